@@ -1,0 +1,18 @@
+"""Errors that are the user's to mend. Each is one line: value, place, what is allowed, what to do."""
+
+from __future__ import annotations
+
+
+class SynthacceptError(Exception):
+    """Base of everything this package raises for a user's mistake or an unusable environment.
+
+    The pytest side prints the message alone, without a traceback.
+    """
+
+
+class AcceptanceError(SynthacceptError, ValueError):
+    """A wrong acceptance plan: the marker, ``set_acceptance`` or the option."""
+
+
+class EngineError(SynthacceptError, RuntimeError):
+    """The engine cannot be started, or would not run the forced path."""
