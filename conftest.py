@@ -1,0 +1,3 @@
+"""What the tests of this repository need from pytest itself."""
+
+pytest_plugins = "pytester"

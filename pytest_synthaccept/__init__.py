@@ -1,0 +1,34 @@
+"""Test speculative decoding in a real vLLM engine at exactly the acceptance rate you ask for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytest_synthaccept.acceptance.plan import AcceptancePlan
+    from pytest_synthaccept.engine.config import Drafter
+    from pytest_synthaccept.engine.engine import SpecEngine
+    from pytest_synthaccept.run import SpecRun
+
+__all__ = ["AcceptancePlan", "Drafter", "SpecEngine", "SpecRun"]
+
+# Every pytest run of every project that has the plugin installed imports this package, so a
+# name is loaded when it is first used.
+_HOMES = {
+    "AcceptancePlan": "pytest_synthaccept.acceptance.plan",
+    "Drafter": "pytest_synthaccept.engine.config",
+    "SpecEngine": "pytest_synthaccept.engine.engine",
+    "SpecRun": "pytest_synthaccept.run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -1,0 +1,135 @@
+"""What a test asks for: the arguments of the marker, of set_acceptance and of the option.
+
+They are checked in two stages: a request holds what is known at collection; its ``plan`` needs
+K, which only the engine's configuration tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass, fields
+from typing import Any, NoReturn
+
+from pytest_synthaccept.acceptance.laws import LAWS
+from pytest_synthaccept.acceptance.plan import (
+    AcceptancePlan,
+    check_choice,
+    check_length,
+    check_rate,
+    check_rates,
+    check_u32,
+    fail,
+    show,
+)
+from pytest_synthaccept.acceptance.sequence import U32
+
+SOURCES = ("rate", "length", "rates", "script", "trace")  # exactly one says what to accept
+AVAILABLE_SOURCES = ("rate", "length", "rates")
+COSTS = ("lean", "faithful")
+AVAILABLE_COSTS = ("lean",)
+
+
+@dataclass(frozen=True)
+class AcceptanceRequest:
+    """The arguments of ``acceptance_rate``, checked; numbers are floats and ``rates`` a tuple.
+
+    Exactly one of ``rate`` (mean accepted/drafted, 0..1), ``length`` (tokens per verification
+    step with the bonus, 1..K+1) and ``rates`` (unconditional per position, non-increasing, K
+    long) is not None. ``law`` spreads a rate or a length over the positions. Raises
+    AcceptanceError.
+    """
+
+    rate: float | None = None
+    _: KW_ONLY
+    length: float | None = None
+    rates: tuple[float, ...] | None = None
+    script: object = None
+    trace: object = None
+    law: str = "geometric"
+    sampling: str = "exact"
+    lossless: bool = False
+    cost: str = "lean"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in _checked(vars(self), "AcceptanceRequest").items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def parse(
+        cls, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, where: str
+    ) -> AcceptanceRequest:
+        """The request of a call's arguments: all checks that need no K.
+
+        ``where`` starts the message of the AcceptanceError that a wrong argument raises.
+        """
+        allowed = [field.name for field in fields(cls)]
+        for name in kwargs:
+            if name not in allowed:
+                fail(where, f"unknown keyword {name!r}; give one of {', '.join(allowed)}")
+        if len(args) > 1:
+            what = f"got {len(args)} positional arguments {show(args)}"
+            fail(where, f"{what}; give one, the rate, and the others by name")
+        if args and "rate" in kwargs:
+            what = f"got the rate twice, {show(args[0])} and rate={show(kwargs['rate'])}"
+            fail(where, f"{what}; give it once")
+        given = {**kwargs, "rate": args[0]} if args else kwargs
+        request = cls(**_checked(given, where))
+        if "law" in kwargs and request.rates is not None:
+            what = f"got law={request.law!r} with rates, but a law is for rate or length only"
+            fail(where, f"{what}; drop law= or rates=")
+        return request
+
+    def plan(self, num_speculative_tokens: int, *, where: str) -> AcceptancePlan:
+        """The plan for K draft tokens: the checks that need K (lengths); AcceptanceError."""
+        shared: dict[str, Any] = {
+            "num_speculative_tokens": num_speculative_tokens,
+            "sampling": self.sampling,
+            "seed": self.seed,
+            "where": where,
+        }
+        if self.rates is not None:
+            return AcceptancePlan.from_rates(self.rates, **shared)
+        if self.length is not None:
+            return AcceptancePlan.from_length(self.length, law=self.law, **shared)
+        assert self.rate is not None
+        return AcceptancePlan.from_rate(self.rate, law=self.law, **shared)
+
+
+def _not_yet(name: str, value: object, available: tuple[str, ...], where: str) -> NoReturn:
+    fail(where, f"{name}={show(value)} is not available yet; available: {', '.join(available)}")
+
+
+def _check_cost(value: object, where: str) -> str:
+    cost = check_choice("cost", value, COSTS, where)
+    return cost if cost in AVAILABLE_COSTS else _not_yet("cost", cost, AVAILABLE_COSTS, where)
+
+
+def _check_lossless(value: object, where: str) -> bool:
+    if not isinstance(value, bool):
+        fail(where, f"lossless={show(value)} is not a bool; give True or False")
+    return _not_yet("lossless", value, ("lossless=False",), where) if value else value
+
+
+_CHECKS: dict[str, Callable[[object, str], object]] = {
+    "rate": check_rate,
+    "length": check_length,
+    "rates": check_rates,
+    "script": lambda value, where: _not_yet("script", value, AVAILABLE_SOURCES, where),
+    "trace": lambda value, where: _not_yet("trace", value, AVAILABLE_SOURCES, where),
+    "law": lambda value, where: check_choice("law", value, LAWS, where),
+    "sampling": lambda value, where: check_choice("sampling", value, U32, where),
+    "lossless": _check_lossless,
+    "cost": _check_cost,
+    "seed": lambda value, where: check_u32("seed", value, where),
+}
+
+
+def _checked(given: Mapping[str, object], where: str) -> dict[str, Any]:
+    """The given arguments, checked and normalised; without the sources that are None."""
+    sources = [name for name in SOURCES if given.get(name) is not None]
+    if len(sources) != 1:
+        what = " and ".join(f"{name}={show(given[name])}" for name in sources) or "nothing"
+        fail(where, f"got {what}; give exactly one of {', '.join(AVAILABLE_SOURCES)}")
+    names = [n for n in _CHECKS if n in given and (n in sources or n not in SOURCES)]
+    return {name: _CHECKS[name](given[name], where) for name in names}

@@ -1,0 +1,41 @@
+"""Checks: each takes a finished run and raises ``AssertionError`` with the evidence.
+
+They run in the order of ``CHECKS``, causes before symptoms, so that the first message names
+the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pytest_synthaccept.checks.acceptance import check_acceptance
+from pytest_synthaccept.checks.accounting import check_accounting
+from pytest_synthaccept.run import SpecRun
+
+# A check returns None when it passed, or the reason why it could not judge this run.
+CHECKS: dict[str, Callable[[SpecRun], str | None]] = {
+    "acceptance": check_acceptance,
+    "accounting": check_accounting,
+}
+
+# Names of the public surface, in their order; those missing from CHECKS are yet to come.
+ALL_NAMES = ("outputs", "acceptance", "accounting", "scheduler", "kv_cache", "drafter")
+
+
+def run_checks(run: SpecRun, *names: str) -> None:
+    """Run the named checks, or all, in the fixed order; record the outcome in ``run.checked``."""
+    __tracebackhide__ = True
+    for name in names:
+        if name not in CHECKS:
+            raise ValueError(unknown_check(name))
+    for name, check in CHECKS.items():
+        if (names and name not in names) or name in run.checked:
+            continue
+        reason = check(run)
+        run.checked[name] = "passed" if reason is None else f"skipped: {reason}"
+
+
+def unknown_check(name: str) -> str:
+    """The message for a name that is not a check, or not one yet."""
+    state = "is not available yet" if name in ALL_NAMES else "is not a check"
+    return f"{name!r} {state}; available: {', '.join(CHECKS)}"

@@ -1,0 +1,266 @@
+"""``SpecEngine``: one live vLLM engine under a forced acceptance rate."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_synthaccept.acceptance.plan import AcceptancePlan
+from pytest_synthaccept.acceptance.request import AcceptanceRequest
+from pytest_synthaccept.engine import seam
+from pytest_synthaccept.engine.config import Drafter, EngineConfig
+from pytest_synthaccept.engine.live_run import LiveRun, plan_row
+from pytest_synthaccept.engine.start import start
+from pytest_synthaccept.errors import AcceptanceError, EngineError
+from pytest_synthaccept.run import SpecRun
+
+NO_PLAN = (
+    "no acceptance plan: mark the test with @pytest.mark.acceptance_rate(0.5), call "
+    "set_acceptance(0.5) before generate(), or run pytest with --acceptance-rate=0.5"
+)
+
+
+class SpecEngine:
+    """A vLLM engine whose verification steps accept what a plan says.
+
+    ``SpecEngine()`` starts the tiny target with its tiny EAGLE drafter on the device at hand.
+    Other models: ``SpecEngine(model, Drafter("eagle", path), **vllm_engine_args)``.
+    Close it, or use it in a ``with`` block.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        drafter: Drafter | None = None,
+        *,
+        device: str = "auto",
+        **vllm_engine_args: Any,
+    ) -> None:
+        self.config = EngineConfig(
+            model=None if model is None else str(model),
+            drafter=drafter,
+            device=device,
+            args=vllm_engine_args,
+        )
+        started = start(self.config)
+        self.llm = started.llm
+        self.info: dict[str, Any] = {}
+        self.runs: list[SpecRun] = []
+        self.plan: AcceptancePlan | None = None
+        self._open: LiveRun | None = None
+        self._run_number = 0
+        self._closed = False
+        self.failure: str | None = None  # why a step of this engine died; the pool discards it
+        try:
+            self.info = _describe(started, self._install())
+        except BaseException:
+            self.close()
+            raise
+        _live.append(self)
+
+    @classmethod
+    def from_config(cls, config: EngineConfig) -> SpecEngine:
+        """The engine of a configuration; see ``EnginePool``."""
+        return cls(config.model, config.drafter, device=config.device, **config.args)
+
+    @property
+    def num_speculative_tokens(self) -> int:
+        """K: draft tokens per proposal."""
+        return int(self.info["num_speculative_tokens"])
+
+    # --- plans ---
+
+    def begin_test(self, request: AcceptanceRequest | None, *, where: str) -> None:
+        """Take up a test's plan, or none, and forget the runs of the last test."""
+        self._finish_open_run()
+        self.runs = []
+        self.plan = None
+        if request is not None:
+            self._take(request.plan(self.num_speculative_tokens, where=where))
+
+    def set_acceptance(
+        self, rate_or_plan: float | AcceptancePlan | None = None, /, **marker_keywords: Any
+    ) -> None:
+        """Change the plan: a rate, an ``AcceptancePlan``, or the marker's keywords.
+
+        One RPC to the workers. While a run is open it takes effect at the next proposal; drafts
+        already made keep the plan they were made under.
+        """
+        __tracebackhide__ = True
+        k = self.num_speculative_tokens
+        if isinstance(rate_or_plan, AcceptancePlan):
+            if marker_keywords:
+                raise AcceptanceError(
+                    "set_acceptance: an AcceptancePlan is complete; "
+                    f"drop {', '.join(sorted(marker_keywords))}"
+                )
+            if rate_or_plan.num_speculative_tokens != k:
+                raise AcceptanceError(
+                    f"set_acceptance: the plan is for "
+                    f"{rate_or_plan.num_speculative_tokens} draft tokens, the engine drafts {k}"
+                )
+            self._take(rate_or_plan)
+            return
+        args = () if rate_or_plan is None else (rate_or_plan,)
+        request = AcceptanceRequest.parse(args, marker_keywords, where="set_acceptance")
+        self._take(request.plan(k, where="set_acceptance"))
+
+    def _take(self, plan: AcceptancePlan) -> None:
+        self.plan = plan
+        if self._open is not None:
+            self._open.change_plan(plan)
+        else:  # for requests given to .llm directly
+            self.call_workers("synthaccept_begin", plan_row(plan))
+
+    # --- work ---
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int] | str],
+        *,
+        max_tokens: int | Sequence[int] | None = None,
+        sampling_params: Any = None,
+        keys: Sequence[int] | None = None,
+        lossless: bool | None = None,
+    ) -> SpecRun:
+        """Run ``prompts`` to the end under the plan.
+
+        ``prompts`` are token-id lists, or strings where the model has a tokenizer.
+        ``max_tokens`` and ``sampling_params`` are one value or one per prompt; without
+        ``sampling_params`` decoding is greedy, ignores the end-of-sequence token and is not
+        detokenised. ``keys`` are the request keys, integers in 0..2**32-1, by default the
+        prompt's index: equal key, seed and plan give equal decisions.
+        """
+        __tracebackhide__ = True
+        prompts = _prompt_list(prompts)
+        per_prompt = [
+            _one_per_prompt("max_tokens", max_tokens, len(prompts)),
+            _one_per_prompt("sampling_params", sampling_params, len(prompts)),
+            _one_per_prompt("keys", range(len(prompts)) if keys is None else list(keys), len(prompts)),
+        ]
+        with self.run(lossless=lossless) as run:
+            for prompt, limit, params, key in zip(prompts, *per_prompt, strict=True):
+                run.add(prompt, key=key, max_tokens=limit, sampling_params=params)
+        return run
+
+    def run(self, *, lossless: bool | None = None) -> LiveRun:
+        """A run to be filled step by step: ``with engine.run() as run: run.add(...); run.step()``.
+
+        Leaving the block runs what is unfinished to its end; an exception aborts it.
+        """
+        __tracebackhide__ = True
+        if lossless:
+            raise AcceptanceError("generate: lossless=True is not available yet; leave it out")
+        if self._closed:
+            raise EngineError("this engine is closed; start another")
+        if self.plan is None:
+            raise AcceptanceError(NO_PLAN)
+        if self._open is not None:
+            raise EngineError("a run of this engine is open already; leave its with block first")
+        self._run_number += 1
+        return LiveRun(self, self._run_number)
+
+    def opened(self, run: LiveRun) -> None:
+        """``run`` was entered: it takes the plan changes from here on."""
+        self._open = run
+
+    def finished(self, run: LiveRun) -> None:
+        """``run`` was left: its records are complete."""
+        self._open = None
+        self.runs.append(run)
+
+    def dropped(self, run: LiveRun) -> None:
+        """``run`` was abandoned."""
+        self._open = None
+
+    def _finish_open_run(self) -> None:
+        if self._open is not None:  # a test left it open, by an exception or without `with`
+            self._open.abandon()
+
+    # --- workers ---
+
+    def call_workers(self, method: str, *args: Any) -> list[Any]:
+        """One ``collective_rpc``: the answers of all ranks."""
+        answers: list[Any] = self.llm.collective_rpc(method, args=args)
+        return answers
+
+    def _install(self) -> dict[str, Any]:
+        ranks = self.call_workers("synthaccept_install")
+        for facts in ranks:
+            if facts["model_runner"] != "v2":
+                raise EngineError(
+                    "vLLM chose the V1 model runner; the forced path lives in Model Runner V2. "
+                    "vLLM's log says which feature of this configuration it does not support"
+                )
+        verifying = [facts for facts in ranks if facts["verifies"]]
+        if not verifying:
+            raise EngineError(
+                "no worker verifies draft tokens: this speculative method does not use the "
+                "rejection sampler of Model Runner V2"
+            )
+        return verifying[0] | {"ranks": len(ranks)}
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """Shut the engine down. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self in _live:
+            _live.remove(self)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            seam.shutdown(self.llm, others_alive=bool(_live))
+        del self.llm
+
+    def __enter__(self) -> SpecEngine:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+_live: list[SpecEngine] = []
+
+
+def _prompt_list(prompts: Any) -> list[Any]:
+    __tracebackhide__ = True
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+        raise EngineError(
+            f"generate: prompts={prompts!r} is one prompt; pass a list of prompts, "
+            "each a list of token ids or a string"
+        )
+    if not prompts:
+        raise EngineError("generate: prompts is empty; pass at least one prompt")
+    return list(prompts)
+
+
+def _one_per_prompt(name: str, value: Any, count: int) -> list[Any]:
+    __tracebackhide__ = True
+    if value is None or isinstance(value, Mapping) or not isinstance(value, Sequence):
+        return [value] * count
+    if len(value) != count:
+        raise EngineError(f"generate: {len(value)} {name} for {count} prompts; give one each")
+    return list(value)
+
+
+def _describe(started: Any, facts: dict[str, Any]) -> dict[str, Any]:
+    """Versions, runner, device, method, K, async scheduling, CUDA graph mode: builtins only."""
+    import torch
+
+    config = started.llm.llm_engine.vllm_config
+    return {
+        "vllm": f"{started.vllm.dist} {started.vllm.version}",
+        "torch": torch.__version__,
+        "device": started.device.name,
+        "device_why": started.device.why,
+        "model": str(config.model_config.model),
+        "method": config.speculative_config.method,
+        "async_scheduling": bool(config.scheduler_config.async_scheduling),
+        "cudagraph_mode": str(getattr(config.compilation_config.cudagraph_mode, "name", "NONE")),
+        "max_model_len": int(config.model_config.max_model_len),
+        "block_size": int(config.cache_config.block_size),
+    } | facts

@@ -1,0 +1,202 @@
+"""A run in progress: requests go in, engine steps happen, records come out as a ``SpecRun``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pytest_synthaccept.acceptance.plan import AcceptancePlan
+from pytest_synthaccept.engine import seam
+from pytest_synthaccept.engine.records import fill
+from pytest_synthaccept.engine.request_ids import format_id
+from pytest_synthaccept.errors import EngineError
+from pytest_synthaccept.run import Request, SpecRun
+
+if TYPE_CHECKING:
+    from pytest_synthaccept.engine.engine import SpecEngine
+
+DEFAULT_MAX_TOKENS = 16
+MAX_KEY = 2**32 - 1
+
+
+def plan_row(plan: AcceptancePlan) -> list[Any]:
+    """A plan as it travels to the workers; see ``worker.PlanRow``."""
+    return [list(plan.thresholds), plan.sampling, plan.seed]
+
+
+class LiveRun(SpecRun):
+    """``with engine.run() as run``: add requests, step, abort; afterwards a complete ``SpecRun``.
+
+    With the engine core in this process (the default) ``step`` is one engine step. A separate
+    engine core steps on its own; ``step`` then waits for its next outputs.
+    """
+
+    def __init__(self, engine: SpecEngine, number: int) -> None:
+        super().__init__(info=engine.info)
+        self._engine = engine
+        self._number = number
+        self._ids: dict[str, list[Request]] = {}  # vLLM's request id -> its samples
+
+    def __enter__(self) -> LiveRun:
+        engine = self._engine
+        assert engine.plan is not None  # SpecEngine.run refuses otherwise
+        seam.record_stats(engine.llm, self.scheduler_stats)
+        engine.call_workers("synthaccept_begin", plan_row(engine.plan))
+        self.plans.append(engine.plan)
+        engine.opened(self)
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
+        __tracebackhide__ = True
+        if error is not None:
+            self.abandon()
+            return
+        while self._unfinished():
+            self.step()
+        self._drain_queue()
+        fill(self, self._engine.call_workers("synthaccept_drain"))
+        self._decode()
+        self._engine.finished(self)
+
+    def add(
+        self,
+        prompt: Sequence[int] | str,
+        *,
+        key: int | None = None,
+        max_tokens: int | None = None,
+        sampling_params: Any = None,
+    ) -> None:
+        """Give the engine one more request; see ``SpecEngine.generate`` for the arguments."""
+        __tracebackhide__ = True
+        index = len(self._ids)
+        key = index if key is None else key
+        if isinstance(key, bool) or not isinstance(key, int) or not 0 <= key <= MAX_KEY:
+            raise EngineError(f"request key {key!r} must be an integer in 0..{MAX_KEY}")
+        tokens = self._tokens(prompt)
+        params = _sampling_params(sampling_params, max_tokens)
+        room = self.info["max_model_len"] - len(tokens)
+        if room < 1:
+            raise EngineError(
+                f"prompt {index} has {len(tokens)} tokens; "
+                f"max_model_len={self.info['max_model_len']} leaves no room for an output"
+            )
+        limit = room if params.max_tokens is None else min(params.max_tokens, room)
+        request_id = format_id(self._number, index, key)
+        with _quiet():
+            seam.add_request(self._engine.llm, request_id, tokens, params)
+        samples = [Request(key, index, s, len(tokens), limit) for s in range(params.n)]
+        self._ids[request_id] = samples
+        self.requests.extend(samples)
+
+    def step(self, n: int = 1) -> None:
+        """Let the engine step ``n`` times, or until nothing is unfinished."""
+        __tracebackhide__ = True
+        for _ in range(n):
+            if not self._unfinished():
+                return
+            self._step_once()
+
+    def abort(self, key: int) -> None:
+        """Abort the unfinished requests of a key; what they have committed stays in ``outputs``."""
+        __tracebackhide__ = True
+        ids = [i for i, samples in self._ids.items() if samples[0].key == key]
+        if not ids:
+            known = ", ".join(str(s[0].key) for s in self._ids.values())
+            raise EngineError(f"abort: no request has key {key!r}; keys of this run: {known}")
+        self._abort(ids)
+
+    def change_plan(self, plan: AcceptancePlan) -> None:
+        """The plan from the next proposal on."""
+        self._engine.call_workers("synthaccept_set_plan", plan_row(plan))
+        self.plans.append(plan)
+
+    def abandon(self) -> None:
+        """Abort everything and leave the engine clean; the run keeps no records."""
+        if self._engine.failure is None:
+            self._abort(list(self._ids))
+            self._drain_queue()
+        self._engine.dropped(self)
+
+    # --- the engine's side ---
+
+    def _unfinished(self) -> bool:
+        return bool(self._engine.llm.llm_engine.has_unfinished_requests())
+
+    def _step_once(self) -> None:
+        __tracebackhide__ = True
+        try:
+            with _quiet():
+                outputs = self._engine.llm.llm_engine.step()
+        except Exception as error:
+            self._engine.failure = f"{type(error).__name__}: {error}"
+            raise
+        for output in outputs:
+            for completion in output.outputs:
+                request = self._ids[output.request_id][completion.index]
+                request.output = list(completion.token_ids)
+                request.text = completion.text or ""
+                request.finish_reason = completion.finish_reason
+
+    def _drain_queue(self) -> None:
+        """Async scheduling leaves a step in flight when the last request ends."""
+        while seam.step_in_flight(self._engine.llm):
+            self._step_once()
+
+    def _abort(self, ids: list[str]) -> None:
+        self._engine.llm.llm_engine.abort_request(ids)
+        for request_id in ids:
+            for request in self._ids[request_id]:
+                request.finish_reason = request.finish_reason or "abort"
+
+    def _tokens(self, prompt: Sequence[int] | str) -> list[int]:
+        __tracebackhide__ = True
+        if isinstance(prompt, str):
+            tokens = self._tokenizer().encode(prompt)
+        else:
+            tokens = list(prompt)
+        if not tokens or not all(isinstance(t, int) and not isinstance(t, bool) for t in tokens):
+            raise EngineError(
+                f"prompt {prompt!r} must be a non-empty list of token ids, or a string"
+            )
+        return tokens
+
+    def _tokenizer(self) -> Any:
+        tokenizer = self._engine.llm.get_tokenizer()
+        if tokenizer is None:
+            raise EngineError("this engine has no tokenizer; give prompts as lists of token ids")
+        return tokenizer
+
+    def _decode(self) -> None:
+        tokenizer = self._engine.llm.get_tokenizer()
+        for request in self.requests:
+            if not request.text and tokenizer is not None:
+                request.text = tokenizer.decode(request.output)
+
+
+def _sampling_params(given: Any, max_tokens: int | None) -> Any:
+    """Greedy, unstoppable and not detokenised unless the caller says otherwise."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    if max_tokens is not None and (isinstance(max_tokens, bool) or max_tokens < 1):
+        raise EngineError(f"max_tokens={max_tokens!r} must be an integer >= 1")
+    if given is None:
+        params = SamplingParams(
+            temperature=0.0, ignore_eos=True, detokenize=False, max_tokens=DEFAULT_MAX_TOKENS
+        )
+    else:
+        params = given.clone()
+    if max_tokens is not None:
+        params.max_tokens = max_tokens
+    params.output_kind = RequestOutputKind.CUMULATIVE  # an aborted request shows what it had
+    return params
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A project's ``-W error`` is about its own code, not about vLLM's or the interpreter's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

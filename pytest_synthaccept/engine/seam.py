@@ -1,0 +1,215 @@
+"""The one file that knows how vLLM's worker is built: where the forced path is let in.
+
+Three places, all in Model Runner V2 (``vllm/v1/worker/gpu``), the same from 0.26 to 0.33:
+
+* ``spec_decode.rejection_sampler.rejection_sample``: the verdict on a batch's drafts;
+* ``speculator.propose``: called once per engine step, after the verdict;
+* ``req_states.add_request``: a request gets a state slot, also when it resumes.
+
+Everything around them (penalties, grammar, logprobs, bookkeeping) stays vLLM's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pytest_synthaccept.errors import EngineError
+
+
+class Hooks:
+    """What the seam calls; see ``worker.Recorder``. ``active`` is read before each call."""
+
+    active: bool = False
+
+    def verify(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """In place of ``rejection_sample``, with its arguments and its result."""
+        raise NotImplementedError
+
+    def proposed(self, input_batch: Any) -> None:
+        """After ``propose``: the drafts of this batch's slots were just made."""
+        raise NotImplementedError
+
+    def request_added(self, request_id: str, slot: int) -> None:
+        """A request, new or resumed, holds ``slot`` from here on."""
+        raise NotImplementedError
+
+    def scheduled(self, scheduler_output: Any) -> None:
+        """Before the worker acts on the scheduler's decision."""
+        raise NotImplementedError
+
+
+def describe(worker: Any) -> dict[str, Any]:
+    """What this rank runs: model runner, drafter, whether it verifies."""
+    runner = worker.model_runner
+    v2 = any(
+        base.__module__ == "vllm.v1.worker.gpu.model_runner" for base in type(runner).__mro__
+    )
+    speculator = getattr(runner, "speculator", None)
+    return {
+        "model_runner": "v2" if v2 else "v1",
+        "speculator": type(speculator).__name__ if speculator is not None else None,
+        "verifies": v2 and getattr(runner, "rejection_sampler", None) is not None,
+        "num_slots": int(runner.max_num_reqs),
+        "num_speculative_tokens": int(getattr(runner, "num_speculative_steps", 0)),
+    }
+
+
+def prefill_len(worker: Any) -> Any:
+    """[max_num_reqs] int32: tokens of each slot's (re)prefill. vLLM rotates the buffer: ask anew."""
+    return worker.model_runner.req_states.prefill_len.gpu
+
+
+def install(worker: Any, hooks: Hooks) -> None:
+    """Let ``hooks`` into this worker's model runner. Call once per worker."""
+    runner = worker.model_runner
+    _require(runner, "req_states", "speculator", "rejection_sampler", "execute_model")
+    _wrap_verify(runner, hooks)
+    _after(runner.speculator, "propose", hooks, _propose_hook(hooks))
+    _after(runner.req_states, "add_request", hooks, _add_request_hook(runner.req_states, hooks))
+    execute_model = runner.execute_model
+
+    def scheduled_first(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        if hooks.active and not kwargs.get("dummy_run", False):
+            hooks.scheduled(scheduler_output)
+        return execute_model(scheduler_output, *args, **kwargs)
+
+    runner.execute_model = scheduled_first
+
+
+def _require(obj: Any, *names: str) -> None:
+    missing = [name for name in names if getattr(obj, name, None) is None]
+    if missing:
+        raise EngineError(
+            f"the model runner {type(obj).__qualname__} has no {', '.join(missing)}: "
+            "this vLLM does not verify drafts where the plugin expects it"
+        )
+
+
+def _wrap_verify(runner: Any, hooks: Hooks) -> None:
+    """Answer ``rejection_sample`` while this runner's rejection sampler is at work.
+
+    The function is a module global, shared by every engine of the process; the sampler object
+    is this runner's own. So the sampler gets a subclass of its class that says, for the time
+    of its call, whose hooks answer.
+    """
+    from vllm.v1.worker.gpu.spec_decode import rejection_sampler as module
+
+    if not hasattr(module, "_synthaccept_original"):
+        module._synthaccept_original = module.rejection_sample
+        module.rejection_sample = _dispatch
+    sampler = runner.rejection_sampler
+    base = type(sampler)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _answering.append(hooks.verify)
+        try:
+            return base.__call__(self, *args, **kwargs)
+        finally:
+            _answering.pop()
+
+    def call_if_active(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return (call if hooks.active else base.__call__)(self, *args, **kwargs)
+
+    sampler.__class__ = type(f"Synthaccept{base.__name__}", (base,), {"__call__": call_if_active})
+
+
+_answering: list[Callable[..., Any]] = []
+
+
+def _dispatch(*args: Any, **kwargs: Any) -> Any:
+    from vllm.v1.worker.gpu.spec_decode import rejection_sampler as module
+
+    return (_answering[-1] if _answering else module._synthaccept_original)(*args, **kwargs)
+
+
+def _after(obj: Any, name: str, hooks: Hooks, then: Callable[..., None]) -> None:
+    """Call ``then`` with the same arguments after ``obj.name``, while the hooks are active."""
+    original = getattr(obj, name)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if hooks.active:
+            then(*args, **kwargs)
+        return result
+
+    setattr(obj, name, wrapped)
+
+
+def _propose_hook(hooks: Hooks) -> Callable[..., None]:
+    def then(input_batch: Any, *args: Any, dummy_run: bool = False, **kwargs: Any) -> None:
+        if not dummy_run:
+            hooks.proposed(input_batch)
+
+    return then
+
+
+def _add_request_hook(req_states: Any, hooks: Hooks) -> Callable[..., None]:
+    def then(req_id: str, *args: Any, **kwargs: Any) -> None:
+        hooks.request_added(req_id, req_states.req_id_to_index[req_id])
+
+    return then
+
+
+# --- the parent's side: vllm.LLM and what hangs on it ---
+
+
+def add_request(llm: Any, request_id: str, tokens: list[int], params: Any) -> None:
+    """Queue a request under an id of our own; ``LLM.generate`` would number it."""
+    llm.llm_engine.add_request(request_id, {"prompt_token_ids": tokens}, params)
+
+
+def record_stats(llm: Any, into: Any) -> None:
+    """Sum the scheduler's speculative-decoding statistics of this engine ``into`` a ``SchedulerStats``.
+
+    Taken where the engine reports them; the metrics registry is shared by all engines of the
+    process and forgets the older one.
+    """
+    manager = llm.llm_engine.logger_manager
+    record = getattr(manager, "_synthaccept_record", manager.record)
+    manager._synthaccept_record = record
+
+    def recording(*args: Any, **kwargs: Any) -> Any:
+        stats = kwargs.get("scheduler_stats", args[0] if args else None)
+        if stats is not None and stats.spec_decoding_stats is not None:
+            _add_stats(into, stats.spec_decoding_stats)
+        return record(*args, **kwargs)
+
+    manager.record = recording
+
+
+def _add_stats(into: Any, stats: Any) -> None:
+    into.num_drafts += stats.num_drafts
+    into.num_draft_tokens += stats.num_draft_tokens
+    into.num_accepted_tokens += stats.num_accepted_tokens
+    per_pos = stats.num_accepted_tokens_per_pos
+    total = into.num_accepted_tokens_per_pos
+    total.extend([0] * (len(per_pos) - len(total)))
+    for i, count in enumerate(per_pos):
+        total[i] += count
+
+
+def _in_process_core(llm: Any) -> Any:
+    """The ``EngineCore`` object, or None where it lives in a process of its own."""
+    return getattr(llm.llm_engine.engine_core, "engine_core", None)
+
+
+def step_in_flight(llm: Any) -> bool:
+    """Whether an engine step is queued whose outcome nobody has read yet."""
+    core = _in_process_core(llm)
+    return core is not None and bool(core.batch_queue)
+
+
+def shutdown(llm: Any, *, others_alive: bool) -> None:
+    """End an engine. The distributed state of this process goes with the last engine in it."""
+    if _in_process_core(llm) is not None and others_alive:
+        from vllm.v1.engine import core
+
+        cleanup = core.cleanup_dist_env_and_memory
+        core.cleanup_dist_env_and_memory = lambda *args, **kwargs: None
+        try:
+            llm.llm_engine.engine_core.shutdown()
+        finally:
+            core.cleanup_dist_env_and_memory = cleanup
+    else:
+        llm.llm_engine.engine_core.shutdown()

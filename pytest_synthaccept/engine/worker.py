@@ -1,0 +1,153 @@
+"""What runs inside each vLLM worker: the extension class and the recorder behind it.
+
+Everything a method takes or returns is builtins: it may cross a process boundary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, NamedTuple
+
+from pytest_synthaccept.engine import seam
+from pytest_synthaccept.engine.request_ids import RequestId, parse_id, sample_of
+
+EXTENSION = "pytest_synthaccept.engine.worker.WorkerExtension"
+
+
+class PlanRow(NamedTuple):
+    """A plan as the device needs it: thresholds in 0..2**32, one per position."""
+
+    thresholds: list[int]
+    sampling: str
+    seed: int
+
+
+class Recorder(seam.Hooks):
+    """Answers the seam on one rank: decides by the device state, logs what was scheduled."""
+
+    def __init__(self, worker: Any, facts: dict[str, Any]) -> None:
+        from pytest_synthaccept.sampler import SamplerState, rejection_sample
+
+        self._rejection_sample = rejection_sample
+        self.state = SamplerState(
+            num_slots=facts["num_slots"],
+            num_speculative_tokens=facts["num_speculative_tokens"],
+            prefill_len=lambda: seam.prefill_len(worker),
+            device=worker.device,
+        )
+        self.active = False
+        self._forget()
+
+    def begin(self, plan: PlanRow) -> None:
+        """Start a run: requests that come from here on start at step 0."""
+        self._forget()
+        self.state.begin(plan)
+        self.active = True
+
+    def drain(self) -> dict[str, Any]:
+        """The run so far. The only place that waits for the device."""
+        return {"lanes": self.lanes, "ledger": self.state.drain(), "scheduler": self.steps}
+
+    def _forget(self) -> None:
+        self.lanes: list[RequestId] = []
+        self.steps: list[dict[str, list[Any]]] = []
+        self._lane_of: dict[str, int] = {}
+        self._foreign: dict[str, int] = {}
+        self._new_blocks: dict[str, int] = {}
+
+    # --- the seam's side ---
+
+    def verify(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        return self._rejection_sample(self.state, *args, **kwargs)
+
+    def request_added(self, request_id: str, slot: int) -> None:
+        lane = self._lane_of.get(request_id)
+        if lane is None:
+            request = parse_id(request_id) or self._foreign_request(request_id)
+            lane = self.state.open_lane(request.key, request.sample)
+            self._lane_of[request_id] = lane
+            self.lanes.append(request)
+        self.state.assign(slot, lane)
+
+    def _foreign_request(self, request_id: str) -> RequestId:
+        """A request given to vLLM directly: keyed by arrival, its samples by their parent."""
+        sample = sample_of(request_id)
+        parent = request_id.removeprefix(f"{sample}_") if "_" in request_id else request_id
+        index = self._foreign.setdefault(parent, len(self._foreign))
+        return RequestId(run=-1, index=index, key=index, sample=sample)
+
+    def scheduled(self, scheduler_output: Any) -> None:
+        lanes = self._lane_of
+        preempted = scheduler_output.preempted_req_ids or ()
+        self._preempted = sorted(lanes[r] for r in preempted if r in lanes)
+        self._finished = sorted(lanes[r] for r in scheduler_output.finished_req_ids if r in lanes)
+        cached = scheduler_output.scheduled_cached_reqs
+        self._new_blocks = {
+            request_id: _count(groups)
+            for request_id, groups in (
+                *((new.req_id, new.block_ids) for new in scheduler_output.scheduled_new_reqs),
+                *zip(cached.req_ids, cached.new_block_ids, strict=True),
+            )
+        }
+
+    def proposed(self, input_batch: Any) -> None:
+        self.state.mark_proposed(input_batch.idx_mapping)
+        drafts = input_batch.num_draft_tokens_per_req
+        rows = []
+        for i, request_id in enumerate(input_batch.req_ids):
+            lane = self._lane_of.get(request_id)
+            if lane is None:  # older than this run
+                continue
+            rows.append(
+                [
+                    lane,
+                    int(input_batch.num_scheduled_tokens[i]),
+                    0 if drafts is None else int(drafts[i]),
+                    int(input_batch.num_computed_tokens_np[i]),
+                    int(input_batch.prefill_len_np[i]),
+                    self._new_blocks.get(request_id, 0),
+                ]
+            )
+        self.steps.append({"rows": rows, "preempted": self._preempted, "finished": self._finished})
+
+
+def _count(groups: Any) -> int:
+    """KV blocks over all KV cache groups; None where nothing was allocated."""
+    return sum(len(blocks) for blocks in groups) if groups else 0
+
+
+class WorkerExtension:
+    """Mixed into vLLM's worker by ``worker_extension_cls``; called by ``collective_rpc``.
+
+    Ranks that do not verify drafts (all but the last pipeline stage) answer None.
+    """
+
+    def synthaccept_install(self) -> dict[str, Any]:
+        """Put the forced path in, idle, and say what this rank runs."""
+        facts = seam.describe(self)
+        if facts["verifies"]:
+            recorder = Recorder(self, facts)
+            seam.install(self, recorder)
+            self._synthaccept = recorder
+        return facts
+
+    def synthaccept_begin(self, plan: list[Any]) -> None:
+        """Start a run under ``plan`` (a ``PlanRow``)."""
+        if recorder := getattr(self, "_synthaccept", None):
+            recorder.begin(PlanRow(*plan))
+
+    def synthaccept_set_plan(self, plan: list[Any]) -> int | None:
+        """From the next proposal on; returns the plan's version in this run."""
+        recorder = getattr(self, "_synthaccept", None)
+        return None if recorder is None else recorder.state.set_plan(PlanRow(*plan))
+
+    def synthaccept_drain(self) -> dict[str, Any] | None:
+        """The run's records from one rank, and from the others their digest, to be compared."""
+        recorder = getattr(self, "_synthaccept", None)
+        if recorder is None:
+            return None
+        records = recorder.drain()
+        digest = hashlib.sha256(json.dumps(records).encode()).hexdigest()
+        read = self.is_driver_worker  # type: ignore[attr-defined]
+        return {"digest": digest, "records": records if read else None}

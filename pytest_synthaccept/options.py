@@ -1,0 +1,270 @@
+"""The options: one table drives the command line, the ini keys, reading and the header.
+
+Every option but the doctor's is also an ini key of the same name with underscores; the command
+line wins. All values are checked before anything is collected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_synthaccept.engine.config import Drafter
+
+DEVICES = ("auto", "cpu", "cuda")
+METHOD = "eagle"
+
+
+def _rates(text: str) -> tuple[float, ...]:
+    rates = tuple(_number(entry.strip()) for entry in text.split(","))
+    for rate in rates:
+        # A chained comparison, so that NaN is refused too.
+        if not 0 <= rate <= 1:
+            raise ValueError("has an entry outside 0..1; a rate is accepted/drafted, 0.5 for 50 %")
+    if len(set(rates)) < len(rates):
+        raise ValueError("has an entry twice; give each rate once")
+    return rates
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        hint = "give one rate 0..1 or several, separated by commas: 0.3,0.7"
+        raise ValueError(f"is not a list of rates; {hint}") from None
+
+
+def _device(text: str) -> str:
+    if text not in DEVICES:
+        raise ValueError(f"is not a device; allowed: {', '.join(DEVICES)}")
+    return text
+
+
+def _model(text: str) -> str:
+    from pytest_synthaccept.engine.config import require_path
+    from pytest_synthaccept.errors import EngineError
+
+    if not text.strip():
+        raise ValueError("is empty; give a model folder or a hub name")
+    try:
+        require_path("model", text)
+    except EngineError:
+        raise ValueError("has no config.json; give a model folder or a hub name") from None
+    return text
+
+
+def _drafter(text: str) -> tuple[str, str | None]:
+    method, colon, model = text.partition(":")
+    if not method.replace("-", "_").isidentifier():
+        raise ValueError("is not METHOD[:MODEL]; for example eagle, or eagle:/path/to/head")
+    return method, _model(model) if colon else None
+
+
+def _tokens(text: str) -> int:
+    # A loose reading of digits would let "1_0" and " 3" through.
+    if not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ValueError("is not a number of draft tokens; give an integer, 1 or more")
+    return int(text)
+
+
+def _checks(text: str) -> tuple[str, ...] | None:
+    """The names chosen; None for all that apply."""
+    if text in ("all", "none"):
+        return None if text == "all" else ()
+    from pytest_synthaccept.checks import ALL_NAMES, CHECKS
+
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in ALL_NAMES:
+            allowed = f"all, none, or some of {', '.join(ALL_NAMES)}"
+            raise ValueError(f"names no check {name!r}; allowed: {allowed}")
+        if name not in CHECKS:
+            raise ValueError(f"names {name!r}, not available yet; available: {', '.join(CHECKS)}")
+    return names
+
+
+@dataclass(frozen=True)
+class Option:
+    """One row: ``parse`` turns text into the value or raises ValueError with what is allowed."""
+
+    name: str  # the ini key; the option is the same with dashes
+    field: str  # of Settings, and the name in the header
+    metavar: str
+    help: str
+    parse: Callable[[str], Any]
+    default: Any
+    default_text: str
+
+    @property
+    def flag(self) -> str:
+        """The command-line spelling."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def dest(self) -> str:
+        """The attribute of ``config.option``."""
+        return f"synthaccept_{self.field}"
+
+
+OPTIONS = (
+    Option(
+        "acceptance_rate",
+        "rates",
+        "RATE[,RATE...]",
+        "Acceptance rates 0..1 for tests that use an engine and carry no acceptance_rate marker: "
+        "each test runs once per rate",
+        _rates,
+        (),
+        "none",
+    ),
+    Option(
+        "synthaccept_device",
+        "device",
+        "DEVICE",
+        f"Device of the engines: {', '.join(DEVICES)}",
+        _device,
+        "auto",
+        "auto",
+    ),
+    Option(
+        "synthaccept_model",
+        "model",
+        "MODEL",
+        "Target model: a folder or a hub name",
+        _model,
+        None,
+        "a tiny Llama",
+    ),
+    Option(
+        "synthaccept_drafter",
+        "drafter",
+        "METHOD[:MODEL]",
+        "Drafting method and its model: a folder or a hub name",
+        _drafter,
+        (METHOD, None),
+        "a tiny EAGLE",
+    ),
+    Option(
+        "synthaccept_tokens",
+        "tokens",
+        "K",
+        "Draft tokens per verification step",
+        _tokens,
+        3,
+        "3",
+    ),
+    Option(
+        "synthaccept_checks",
+        "checks",
+        "NAME[,NAME...]",
+        "Checks to run on every engine run of a test that passed: all, none, or names",
+        _checks,
+        None,
+        "all",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The values in force. ``shown`` has the text of each, ``given`` where the given came from."""
+
+    rates: tuple[float, ...]
+    device: str
+    model: str | None
+    drafter: tuple[str, str | None]
+    tokens: int
+    checks: tuple[str, ...] | None  # None: all that apply
+    shown: Mapping[str, str]
+    given: Mapping[str, str]  # field -> "option" or "ini"
+
+    def to_drafter(self) -> Drafter:
+        """The drafter of the options."""
+        from pytest_synthaccept.engine.config import Drafter
+
+        method, model = self.drafter
+        return Drafter(method, model, num_speculative_tokens=self.tokens)
+
+    def place(self, field: str) -> str:
+        """How messages name the place where ``field`` was given."""
+        option = next(option for option in OPTIONS if option.field == field)
+        return _place(option, self.given[field])
+
+
+SETTINGS = pytest.StashKey[Settings]()
+
+
+def add(parser: pytest.Parser) -> None:
+    """Register the options and the ini keys."""
+    group = parser.getgroup("synthaccept", "speculative decoding at a forced acceptance rate")
+    for option in OPTIONS:
+        group.addoption(
+            option.flag,
+            dest=option.dest,
+            metavar=option.metavar,
+            help=f"{option.help} (default: {option.default_text})",
+        )
+        parser.addini(option.name, f"Default value for {option.flag}", default=None)
+    group.addoption(
+        "--synthaccept-doctor",
+        dest="synthaccept_doctor",
+        action="store_true",
+        help="Say whether an engine can run here, and exit without collecting tests",
+    )
+
+
+def configure(config: pytest.Config) -> None:
+    """Read and check all values; ``pytest.UsageError`` with one line at the first bad one."""
+    values, shown, given = {}, {}, {}
+    for option in OPTIONS:
+        source, text = _given(config, option)
+        values[option.field], shown[option.field] = option.default, option.default_text
+        if source:
+            values[option.field], shown[option.field] = _parsed(option, source, text), text
+            given[option.field] = source
+    config.stash[SETTINGS] = Settings(**values, shown=shown, given=given)
+
+
+def settings(config: pytest.Config) -> Settings:
+    """The values in force."""
+    return config.stash[SETTINGS]
+
+
+def header(config: pytest.Config) -> str | None:
+    """One line once something was given or with ``-v``; nothing for an idle plugin."""
+    now = settings(config)
+    if not now.given and config.get_verbosity() < 1:
+        return None
+    values = (
+        f"{field}={text}" + (f" (from {now.given[field]})" if field in now.given else "")
+        for field, text in now.shown.items()
+    )
+    return f"synthaccept: {', '.join(values)}"
+
+
+def _given(config: pytest.Config, option: Option) -> tuple[str, str]:
+    """Where the option was given ("option", "ini" or "") and its text."""
+    if (text := config.getoption(option.dest)) is not None:
+        return "option", text
+    try:
+        text = config.getini(option.name)
+    except TypeError as error:  # a native TOML value that is not a string, before pytest 9.2
+        raise pytest.UsageError(str(error)) from None
+    if text is not None and not isinstance(text, str):
+        raise pytest.UsageError(f"{_place(option, 'ini')}: {text!r} is not a string; quote it")
+    return ("", "") if text is None else ("ini", text)
+
+
+def _parsed(option: Option, source: str, text: str) -> Any:
+    try:
+        return option.parse(text)
+    except ValueError as error:
+        raise pytest.UsageError(f"{_place(option, source)}: {text!r} {error}") from None
+
+
+def _place(option: Option, source: str) -> str:
+    return option.flag if source == "option" else f"{option.name} (ini)"

@@ -1,0 +1,21 @@
+"""What a run produced, as plain data: outputs, verification steps, scheduler decisions."""
+
+from pytest_synthaccept.run.records import (
+    Acceptance,
+    Request,
+    ScheduledRow,
+    SchedulerStats,
+    SchedulerStep,
+    Step,
+)
+from pytest_synthaccept.run.spec_run import SpecRun
+
+__all__ = [
+    "Acceptance",
+    "Request",
+    "ScheduledRow",
+    "SchedulerStats",
+    "SchedulerStep",
+    "SpecRun",
+    "Step",
+]

@@ -1,0 +1,139 @@
+"""The rows a run is made of. Builtins only, so that they serialise and travel between processes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One verification step of one request: a ledger row.
+
+    ``position`` counts committed tokens, prompt included, before the step. ``drafted`` are the
+    row's real drafts, ``planned`` is the plan's decision, ``accepted`` what was accepted:
+    min(planned, drafted). ``proposed`` are the drafter's own tokens that entered the step.
+    """
+
+    request: int  # the request key
+    index: int  # the request's order in the run
+    sample: int
+    step: int  # from 0 within (index, sample)
+    position: int
+    drafted: int
+    planned: int
+    accepted: int
+    proposed: tuple[int, ...]
+    plan_version: int
+    token: int  # the target's own token that ended the step: recovered or bonus
+    no_alternative: bool = False  # the rejected draft was the target's only possible token
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRow:
+    """What the scheduler gave one request in one engine step, as the worker received it.
+
+    ``kind``: ``chunk`` (prefill goes on, no token), ``prefill`` (completes it: one token),
+    ``padded`` (completes it, with placeholder drafts: one token), ``decode`` (no drafts: one
+    token), ``verify`` (drafts: accepted + 1 tokens).
+    """
+
+    request: int
+    index: int
+    sample: int
+    kind: str
+    tokens: int  # scheduled in this engine step, drafts included
+    drafts: int  # of these, drafts (placeholders included)
+    computed: int  # num_computed_tokens before the step
+    prefill_len: int  # prompt, plus outputs so far after a preemption
+    new_blocks: int = 0  # KV blocks allocated for this step
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStep:
+    """One engine step: its rows in batch order, and the keys preempted and finished before it."""
+
+    rows: tuple[ScheduledRow, ...]
+    preempted: tuple[int, ...] = ()
+    finished: tuple[int, ...] = ()
+
+    @property
+    def scheduled(self) -> dict[int, int]:
+        """Request key -> tokens scheduled (summed over requests that share a key)."""
+        return self._by_key("tokens")
+
+    @property
+    def drafts(self) -> dict[int, int]:
+        """Request key -> drafts scheduled (summed over requests that share a key)."""
+        return self._by_key("drafts")
+
+    def _by_key(self, name: str) -> dict[int, int]:
+        out: dict[int, int] = {}
+        for row in self.rows:
+            out[row.request] = out.get(row.request, 0) + int(getattr(row, name))
+        return out
+
+
+@dataclass(slots=True)
+class SchedulerStats:
+    """The engine's own speculative-decoding statistics, summed over the run."""
+
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_accepted_tokens_per_pos: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Request:
+    """One sample of one prompt: what was asked for and what came back."""
+
+    key: int
+    index: int
+    sample: int
+    prompt_len: int
+    limit: int  # most output tokens max_tokens and max_model_len leave room for
+    output: list[int] = field(default_factory=list)
+    text: str = ""
+    finish_reason: str | None = None  # "length", "stop", "abort"; None while unfinished
+
+    @property
+    def committed(self) -> int:
+        """Committed tokens, prompt included."""
+        return self.prompt_len + len(self.output)
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Realised acceptance over verification steps. Rates are ``nan`` where nothing was drafted."""
+
+    drafted: int
+    accepted: int
+    steps: int
+    per_position: tuple[float, ...]
+    requested: str
+
+    @classmethod
+    def of(cls, steps: Sequence[Step], requested: str) -> Acceptance:
+        """Count ``steps``; ``per_position[i]`` is accepted at i + 1 / rows that had it."""
+        width = max((s.drafted for s in steps), default=0)
+        had = [sum(s.drafted > i for s in steps) for i in range(width)]
+        got = [sum(s.accepted > i for s in steps) for i in range(width)]
+        return cls(
+            drafted=sum(s.drafted for s in steps),
+            accepted=sum(s.accepted for s in steps),
+            steps=len(steps),
+            per_position=tuple(g / h for g, h in zip(got, had, strict=True)),
+            requested=requested,
+        )
+
+    @property
+    def rate(self) -> float:
+        """Mean acceptance rate: accepted / drafted."""
+        return self.accepted / self.drafted if self.drafted else math.nan
+
+    @property
+    def length(self) -> float:
+        """Acceptance length: tokens per verification step, recovered or bonus token included."""
+        return 1 + self.accepted / self.steps if self.steps else math.nan

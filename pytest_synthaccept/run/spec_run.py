@@ -1,0 +1,115 @@
+"""``SpecRun``: everything one ``generate`` left behind, and its checks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from pytest_synthaccept.acceptance.plan import AcceptancePlan
+from pytest_synthaccept.run.records import (
+    Acceptance,
+    Request,
+    ScheduledRow,
+    SchedulerStats,
+    SchedulerStep,
+    Step,
+)
+
+
+@dataclass
+class SpecRun:
+    """The result of one run of an engine.
+
+    ``requests`` has one entry per (prompt, sample), in the order of the prompts. ``steps`` has
+    one row per verification step, in the order they were verified; ``discarded`` the rows
+    after a request's last committed token (async scheduling has a step in flight when a
+    request ends). ``plans[step.plan_version]`` is the plan a row was made under.
+    """
+
+    plans: list[AcceptancePlan] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    discarded: list[Step] = field(default_factory=list)
+    scheduler: list[SchedulerStep] = field(default_factory=list)
+    scheduler_stats: SchedulerStats = field(default_factory=SchedulerStats)
+    padded_rows: int = 0  # rows whose drafts were all placeholders
+    padded_drafts: int = 0
+    info: dict[str, Any] = field(default_factory=dict)
+    checked: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def outputs(self) -> list[list[int]]:
+        """Output token ids per (prompt, sample)."""
+        return [request.output for request in self.requests]
+
+    @property
+    def texts(self) -> list[str]:
+        """Decoded outputs; empty strings where the model has no tokenizer."""
+        return [request.text for request in self.requests]
+
+    @property
+    def acceptance(self) -> Acceptance:
+        """Realised acceptance over ``steps``, beside what was requested."""
+        return Acceptance.of(self.steps, "; then ".join(plan.requested for plan in self.plans))
+
+    def check(self, *names: str) -> None:
+        """Run the named checks, or all that apply, in their fixed order.
+
+        Raises ``AssertionError`` with the evidence at the first that fails, ``ValueError`` for
+        an unknown name. ``checked`` records what passed and what was skipped and why.
+        """
+        __tracebackhide__ = True
+        from pytest_synthaccept import checks  # the one step back: a convenience for tests
+
+        checks.run_checks(self, *names)
+
+    def summary(self) -> dict[str, Any]:
+        """The line of the terminal table, as builtins; rates are None where nothing was drafted."""
+        acceptance = self.acceptance
+        return {
+            "requested": acceptance.requested,
+            "rate": _none_if_nan(acceptance.rate),
+            "length": _none_if_nan(acceptance.length),
+            "per_position": list(acceptance.per_position),
+            "steps": acceptance.steps,
+            "drafted": acceptance.drafted,
+            "accepted": acceptance.accepted,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """The run as JSON-ready builtins."""
+        out = {f: getattr(self, f) for f in ("padded_rows", "padded_drafts", "info", "checked")}
+        for name in ("plans", "requests", "steps", "discarded", "scheduler"):
+            out[name] = [asdict(row) for row in getattr(self, name)]
+        return out | {"scheduler_stats": asdict(self.scheduler_stats)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> SpecRun:
+        """Back from ``to_dict``, also after a trip through JSON."""
+        def steps(rows: list[dict[str, Any]]) -> list[Step]:
+            return [Step(**row | {"proposed": tuple(row["proposed"])}) for row in rows]
+
+        def scheduler_step(row: dict[str, Any]) -> SchedulerStep:
+            return SchedulerStep(
+                rows=tuple(ScheduledRow(**scheduled) for scheduled in row["rows"]),
+                preempted=tuple(row["preempted"]),
+                finished=tuple(row["finished"]),
+            )
+
+        return cls(
+            plans=[AcceptancePlan(**p | {"rates": tuple(p["rates"])}) for p in data["plans"]],
+            requests=[Request(**row) for row in data["requests"]],
+            steps=steps(data["steps"]),
+            discarded=steps(data["discarded"]),
+            scheduler=[scheduler_step(row) for row in data["scheduler"]],
+            scheduler_stats=SchedulerStats(**data["scheduler_stats"]),
+            padded_rows=data["padded_rows"],
+            padded_drafts=data["padded_drafts"],
+            info=data["info"],
+            checked=data["checked"],
+        )
+
+
+def _none_if_nan(value: float) -> float | None:
+    return None if math.isnan(value) else value

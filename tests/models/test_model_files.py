@@ -1,0 +1,132 @@
+"""What is in the checkpoints, without an engine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_synthaccept.errors import EngineError
+from pytest_synthaccept.models import tiny_drafter, tiny_target
+from pytest_synthaccept.models.weights import tensor
+
+ROOT = Path(__file__).parents[2]
+MAKERS = {"target": tiny_target, "eagle": lambda *a, **k: tiny_drafter("eagle", *a, **k)}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    cache = tmp_path_factory.mktemp("cache")
+    return {name: make(cache) for name, make in MAKERS.items()}
+
+
+def load(folder: Path):
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
+
+
+def test_importing_and_finding_a_copy_imports_nothing_heavy(folders):
+    code = (
+        "import sys, pathlib; from pytest_synthaccept.models import tiny_target, tiny_drafter;"
+        "root = pathlib.Path(sys.argv[1]); tiny_target(root); tiny_drafter('eagle', root);"
+        "print([m for m in ('numpy', 'torch', 'safetensors', 'tokenizers') if m in sys.modules])"
+    )
+    root = folders["target"].parents[1]
+    out = subprocess.run([sys.executable, "-c", code, root], cwd=ROOT, capture_output=True)
+    assert out.stdout == b"[]\n", out.stderr
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_same_bytes_every_time(folders, tmp_path, name):
+    start = time.perf_counter()
+    again = MAKERS[name](tmp_path)
+    assert time.perf_counter() - start < 3
+    assert again.name == folders[name].name
+    files = sorted(path.name for path in again.iterdir())
+    assert files == sorted(path.name for path in folders[name].iterdir())
+    for file in files:
+        assert (again / file).read_bytes() == (folders[name] / file).read_bytes(), file
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"), [("target", "4ef9d4c5335914f9"), ("eagle", "a0bfa73c2b9cf438")]
+)
+def test_weights_are_these_on_every_machine(folders, name, digest):
+    # Not of the file: its header belongs to safetensors. If a change of the recipe is meant,
+    # put the new value here.
+    import torch
+
+    content = hashlib.sha256()
+    for key, value in sorted(load(folders[name]).items()):
+        content.update(key.encode() + value.view(torch.int16).numpy().tobytes())
+    assert content.hexdigest()[:16] == digest
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_another_seed_gives_other_weights(folders, tmp_path, name):
+    other = MAKERS[name](tmp_path, seed=1)
+    assert other.name != folders[name].name
+    ours, theirs = load(folders[name]), load(other)
+    assert ours.keys() == theirs.keys()
+    for key, value in ours.items():
+        assert value.equal(theirs[key]) == key.endswith("norm.weight"), key
+
+
+def test_tensors_have_the_scale_that_is_asked_for():
+    values = tensor(0, "a", (400, 500), 0.25)
+    assert values.shape == (400, 500)
+    assert values.dtype == "float32"
+    # Within four standard errors of what a sum of eight uniform numbers has.
+    assert values.mean() == pytest.approx(0, abs=0.0022)
+    assert values.std() == pytest.approx(0.25, rel=0.0063)
+    assert (abs(values) < 0.25).mean() == pytest.approx(0.6764, abs=0.0042)
+    assert (abs(values) > 0.5).mean() == pytest.approx(0.0440, abs=0.0019)
+
+
+def test_every_tensor_has_a_stream_of_its_own():
+    import numpy as np
+
+    first = tensor(0, "a", (10_000,), 1.0)
+    for other in (tensor(0, "b", (10_000,), 1.0), tensor(1, "a", (10_000,), 1.0)):
+        assert abs(np.corrcoef(first, other)[0, 1]) < 0.05
+    assert (tensor(0, "a", (5_000,), 1.0) == first[:5_000]).all()
+
+
+def test_eagle_shares_embeddings_and_head_with_the_target(folders):
+    tensors = load(folders["eagle"])
+    assert not [key for key in tensors if "lm_head" in key or "embed_tokens" in key]
+    assert tensors["fc.weight"].shape == (64, 128)
+    target, eagle = (
+        json.loads((folders[name] / "config.json").read_bytes()) for name in ("target", "eagle")
+    )
+    assert target.pop("num_hidden_layers") == 2
+    assert eagle.pop("num_hidden_layers") == 1
+    assert target == eagle
+
+
+def test_generation_config_sets_nothing_but_the_special_ids(folders):
+    content = json.loads((folders["target"] / "generation_config.json").read_bytes())
+    assert content == {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
+
+
+def test_unknown_drafter():
+    with pytest.raises(EngineError) as caught:
+        tiny_drafter("eagel")
+    assert str(caught.value) == (
+        "there is no tiny drafter for the method 'eagel'; available: eagle; "
+        "for another one give Drafter('eagel', model=PATH)"
+    )
+
+
+@pytest.mark.parametrize("seed", [-1, True, 1.0, "0", None])
+@pytest.mark.parametrize("name", MAKERS)
+def test_seed_must_be_a_number(tmp_path, name, seed):
+    with pytest.raises(EngineError, match=r"seed=.* must be an integer >= 0"):
+        MAKERS[name](tmp_path, seed=seed)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+STUB = Path(__file__).with_name("stub_engine.py")
+
+
+@pytest.fixture
+def stub(pytester: pytest.Pytester) -> pytest.Pytester:
+    """An inner project whose engines are stubs."""
+    pytester.makeconftest(STUB.read_text())
+    return pytester
+
+
+@pytest.fixture
+def clean():
+    """Call it with a result: nothing of a crash may show anywhere."""
+
+    def check(result: pytest.RunResult) -> pytest.RunResult:
+        text = "\n".join(result.outlines + result.errlines)
+        assert "INTERNALERROR" not in text, text
+        assert "Traceback" not in text, text
+        return result
+
+    return check
+
+
+@pytest.fixture(autouse=True)
+def _without_hypothesis(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its plugin imports all of itself at the end of each inner run, a second each time."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
