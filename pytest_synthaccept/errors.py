@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend. Each is one line: value, place, what is allowed, what to do."""
+"""Errors that are the user's to mend, one line each: value, place, what is allowed, what to do."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ line wins. All values are checked before anything is collected.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -215,6 +216,21 @@ def add(parser: pytest.Parser) -> None:
         action="store_true",
         help="Say whether an engine can run here, and exit without collecting tests",
     )
+
+
+def arm_cpu_runtime(early_config: pytest.Config) -> None:
+    """Prepare the environment for CPU engines, where vLLM's CPU build is what is installed.
+
+    Before conftests and test modules load; bad values are ``configure``'s to complain about.
+    """
+    from pytest_synthaccept.engine import cpu_runtime, versions
+
+    device = early_config.known_args_namespace.synthaccept_device
+    if device is None:
+        with contextlib.suppress(TypeError):  # a native TOML value that is not a string
+            device = early_config.getini("synthaccept_device")
+    if device != "cuda" and versions.installed().cpu_build:
+        cpu_runtime.arm()
 
 
 def configure(config: pytest.Config) -> None:

@@ -8,12 +8,19 @@ from typing import Any
 import pytest
 
 from pytest_synthaccept import fixtures, markers, options, report
+from pytest_synthaccept.errors import SynthacceptError
 from pytest_synthaccept.report import terminal
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Register the options."""
     options.add(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Set the CPU runtime up before a conftest or a test module imports vllm."""
+    options.arm_cpu_runtime(early_config)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -52,11 +59,15 @@ def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Check the engine runs of a test whose body passed."""
+    problem = None
     try:
         result = yield
+    except SynthacceptError as error:
+        problem = report.user_mistake(item, error)
     finally:
         report.body_over(item)
-    if problem := report.check(item):
+    # Outside the except block, or the cause is printed too.
+    if problem := problem or report.check(item):
         pytest.fail(problem, pytrace=False)
     return result
 

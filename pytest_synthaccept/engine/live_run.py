@@ -152,10 +152,7 @@ class LiveRun(SpecRun):
 
     def _tokens(self, prompt: Sequence[int] | str) -> list[int]:
         __tracebackhide__ = True
-        if isinstance(prompt, str):
-            tokens = self._tokenizer().encode(prompt)
-        else:
-            tokens = list(prompt)
+        tokens = list(self._tokenizer().encode(prompt) if isinstance(prompt, str) else prompt)
         if not tokens or not all(isinstance(t, int) and not isinstance(t, bool) for t in tokens):
             raise EngineError(
                 f"prompt {prompt!r} must be a non-empty list of token ids, or a string"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from pytest_synthaccept.engine.config import EngineConfig
 from pytest_synthaccept.engine.engine import SpecEngine
+from pytest_synthaccept.engine.versions import require_supported
 
 
 class EnginePool:
@@ -27,6 +28,7 @@ class EnginePool:
             self._progress(f"discarding an engine that died: {self._engines[key].failure}")
             self._engines.pop(key).close()
         if key not in self._engines:
+            require_supported()
             self._progress(f"starting engine: {_name(config)} ...")
             began = time.perf_counter()
             self._engines[key] = SpecEngine.from_config(config)

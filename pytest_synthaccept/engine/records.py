@@ -20,7 +20,7 @@ def fill(run: SpecRun, answers: list[dict[str, Any] | None]) -> None:
     after = _later_positions(ledger)
     for i, row in enumerate(ledger):
         lane = lanes[row.lane]
-        end = committed.get((lane.index, lane.sample))
+        end = committed.get((lane.order, lane.sample))
         gone = end is not None and (row.position >= end or after[i] <= row.position)
         if row.flags & VERIFICATION:
             (run.discarded if gone else run.steps).append(_step(lane, row))
@@ -60,7 +60,7 @@ def _later_positions(ledger: list[LedgerRow]) -> list[float]:
 def _step(lane: RequestId, row: LedgerRow) -> Step:
     return Step(
         request=lane.key,
-        index=lane.index,
+        index=lane.order,
         sample=lane.sample,
         step=row.step,
         position=row.position,
@@ -100,7 +100,7 @@ def _scheduled_row(
         kind = "padded" if drafts else "prefill"
     return ScheduledRow(
         request=request.key,
-        index=request.index,
+        index=request.order,
         sample=request.sample,
         kind=kind,
         tokens=tokens,

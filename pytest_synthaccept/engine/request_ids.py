@@ -10,15 +10,17 @@ import re
 from typing import NamedTuple
 
 _FORMAT = "synthaccept.{run}.{index}.{key}"
-_PATTERN = re.compile(r"(?:(?P<sample>\d+)_)?synthaccept\.(?P<run>\d+)\.(?P<index>\d+)\.(?P<key>\d+)")
+_PATTERN = re.compile(
+    r"(?:(?P<sample>\d+)_)?synthaccept\.(?P<run>\d+)\.(?P<index>\d+)\.(?P<key>\d+)"
+)
 _SAMPLE = re.compile(r"(\d+)_")
 
 
 class RequestId(NamedTuple):
-    """Run number, the request's order in the run, its key, and which of its n samples."""
+    """Run number, the request's order in it, its key, and which of its n samples."""
 
     run: int
-    index: int
+    order: int
     key: int
     sample: int
 

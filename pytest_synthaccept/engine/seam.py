@@ -42,9 +42,7 @@ class Hooks:
 def describe(worker: Any) -> dict[str, Any]:
     """What this rank runs: model runner, drafter, whether it verifies."""
     runner = worker.model_runner
-    v2 = any(
-        base.__module__ == "vllm.v1.worker.gpu.model_runner" for base in type(runner).__mro__
-    )
+    v2 = any(base.__module__ == "vllm.v1.worker.gpu.model_runner" for base in type(runner).__mro__)
     speculator = getattr(runner, "speculator", None)
     return {
         "model_runner": "v2" if v2 else "v1",
@@ -56,7 +54,7 @@ def describe(worker: Any) -> dict[str, Any]:
 
 
 def prefill_len(worker: Any) -> Any:
-    """[max_num_reqs] int32: tokens of each slot's (re)prefill. vLLM rotates the buffer: ask anew."""
+    """[max_num_reqs] int32: tokens of each slot's (re)prefill. vLLM swaps buffers: ask anew."""
     return worker.model_runner.req_states.prefill_len.gpu
 
 
@@ -160,7 +158,7 @@ def add_request(llm: Any, request_id: str, tokens: list[int], params: Any) -> No
 
 
 def record_stats(llm: Any, into: Any) -> None:
-    """Sum the scheduler's speculative-decoding statistics of this engine ``into`` a ``SchedulerStats``.
+    """Sum this engine's speculative-decoding statistics ``into`` a ``SchedulerStats``.
 
     Taken where the engine reports them; the metrics registry is shared by all engines of the
     process and forgets the older one.
@@ -192,6 +190,11 @@ def _add_stats(into: Any, stats: Any) -> None:
 def _in_process_core(llm: Any) -> Any:
     """The ``EngineCore`` object, or None where it lives in a process of its own."""
     return getattr(llm.llm_engine.engine_core, "engine_core", None)
+
+
+def core_place(llm: Any) -> str:
+    """Where the engine core, and with it the scheduler, lives."""
+    return "separate process" if _in_process_core(llm) is None else "in process"
 
 
 def step_in_flight(llm: Any) -> bool:

@@ -76,11 +76,13 @@ def start(config: EngineConfig) -> Started:
     args = engine_args(config, device)
     with _environment(args, device), _quiet(), _global_random_state():
         if device.name == "cpu":
-            os.environ.update(cpu_runtime.environment())  # for good: kernels are made lazily
+            cpu_runtime.arm()  # for good: kernels are made lazily
+            cpu_runtime.require_armed()
             cpu_runtime.register()
         try:
-            from vllm import LLM
+            from vllm import LLM, envs
 
+            envs.disable_envs_cache()  # an engine started before froze what it had read
             llm = LLM(**args)
         except Exception as error:
             traceback.print_exc()  # the engine's own words, in the captured output

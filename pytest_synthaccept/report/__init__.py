@@ -6,6 +6,7 @@ A record is builtins only, so that it reaches the terminal from an xdist worker 
 from __future__ import annotations
 
 import json
+import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,17 @@ def body_over(item: pytest.Item) -> None:
     """The test's body has returned or raised: the next report is the one of the whole test."""
     if used := item.stash.get(USED, None):
         used.over = True
+
+
+def user_mistake(item: pytest.Item, error: SynthacceptError) -> str:
+    """The error in one line, at the line of the test that made it."""
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == str(item.path)
+    ]
+    place = f"{item.nodeid.split('::')[0]}:{lines[-1]}: " if lines else ""
+    return f"{place}{error}"
 
 
 def check(item: pytest.Item) -> str | None:

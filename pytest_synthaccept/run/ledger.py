@@ -1,4 +1,4 @@
-"""The layout of a ledger row: one place for the device that writes it and the host that reads it."""
+"""The layout of a ledger row, for the device that writes it and the host that reads it."""
 
 from __future__ import annotations
 
@@ -44,4 +44,4 @@ class LedgerRow(NamedTuple):
     def of(cls, row: Sequence[int]) -> LedgerRow:
         """From a drained row: the columns, then the K drafts."""
         width = len(COLUMNS)
-        return cls(*row[:width], drafts=tuple(row[width:]))
+        return cls(**dict(zip(COLUMNS, row, strict=False)), drafts=tuple(row[width:]))

@@ -87,6 +87,7 @@ class SpecRun:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> SpecRun:
         """Back from ``to_dict``, also after a trip through JSON."""
+
         def steps(rows: list[dict[str, Any]]) -> list[Step]:
             return [Step(**row | {"proposed": tuple(row["proposed"])}) for row in rows]
 

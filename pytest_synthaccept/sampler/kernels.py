@@ -8,7 +8,8 @@ also what the first kernel tells the second.
 
 In the interpreter an operation costs some 25 us and a call of a jit function, `tl.sum` and
 `tl.max` included, 500 us: hence `tl.reduce` with Triton's own combine functions, which the
-interpreter hands to NumPy and which compile to the same code, and few device functions.
+interpreter hands to NumPy and which compile to the same code, and few device functions. Each
+global constant costs a launch about 1 us on the host: hence the ledger's columns by number.
 """
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, misc"
 # ruff: noqa: N803 (constexpr arguments are upper-case, as everywhere in Triton)
@@ -31,27 +32,11 @@ NO_ALTERNATIVE = 8
 
 _MASK32 = tl.constexpr(sequence.MASK32)
 _STEP_STRIDE = tl.constexpr(sequence.STEP_STRIDE)
-_KEY_STRIDE = tl.constexpr(sequence.KEY_STRIDE)
 _BLOCK_SALT = tl.constexpr(sequence.BLOCK_SALT)
 _VERIFICATION = tl.constexpr(VERIFICATION)
 _PADDED = tl.constexpr(PADDED)
 _DRAFTLESS = tl.constexpr(DRAFTLESS)
 _NO_ALTERNATIVE = tl.constexpr(NO_ALTERNATIVE)
-# Columns of the ledger, as in `state.LEDGER_COLUMNS`.
-_LANE = tl.constexpr(0)
-_STEP = tl.constexpr(1)
-_POSITION = tl.constexpr(2)
-_SCHEDULED = tl.constexpr(3)
-_DRAFTED = tl.constexpr(4)
-_PLANNED = tl.constexpr(5)
-_ACCEPTED = tl.constexpr(6)
-_VERSION = tl.constexpr(7)
-_FLAGS = tl.constexpr(8)
-_TOKEN = tl.constexpr(9)
-_DRAFTS = tl.constexpr(10)
-_FLOAT32_MAX = tl.constexpr(3.4028234663852886e38)
-_WEIGHT_ONE = tl.constexpr(1 << 30)
-
 _sum = tl.standard._sum_combine
 _max = tl.standard._elementwise_max
 _min = tl.standard._elementwise_min
@@ -82,16 +67,16 @@ def _weights(x):
     so that no pair of float32 overflows.
     """
     usable = x > float("-inf")
-    x = tl.where(usable, tl.minimum(x, _FLOAT32_MAX), -_FLOAT32_MAX)
+    x = tl.where(usable, tl.minimum(x, 3.4028234663852886e38), -3.4028234663852886e38)
     m = tl.reduce(x, 0, _max)
     half = tl.maximum(x * 0.5 - m * 0.5, -1000.0)
-    weights = (tl.exp(half * 2.0) * _WEIGHT_ONE + 0.5).to(tl.int32)
+    weights = (tl.exp(half * 2.0) * 1073741824.0 + 0.5).to(tl.int32)
     return m, tl.where(usable, weights, 0).to(tl.int64)
 
 
 @triton.jit(do_not_specialize=["ledger_row"])
 def decide_and_reduce_kernel(
-    # [chunk_rows, 10 + K]
+    # [chunk_rows, 10 + K]: state.LEDGER_COLUMNS, draft ids
     ledger_ptr,
     ledger_row,
     # [num_reqs, num_blocks]
@@ -136,13 +121,13 @@ def decide_and_reduce_kernel(
     """
     req = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
-    ledger_ptr += (ledger_row + req) * (_DRAFTS + K)
+    ledger_ptr += (ledger_row + req) * (10 + K)
     start = tl.load(cu_num_logits_ptr + req).to(tl.int64)
     scheduled = tl.load(cu_num_logits_ptr + req + 1).to(tl.int64) - start - 1
     if scheduled < 0:
         if block == 0:
-            tl.store(ledger_ptr + _LANE, -1)
-            tl.store(ledger_ptr + _ACCEPTED, -1)
+            tl.store(ledger_ptr, -1)
+            tl.store(ledger_ptr + 6, -1)
         return
 
     slot = tl.load(idx_mapping_ptr + req).to(tl.int64)
@@ -184,16 +169,16 @@ def decide_and_reduce_kernel(
 
     if block == 0:
         flags = tl.where(scheduled > 0, _PADDED, _DRAFTLESS)
-        tl.store(ledger_ptr + _LANE, lane)
-        tl.store(ledger_ptr + _STEP, step)
-        tl.store(ledger_ptr + _POSITION, position)
-        tl.store(ledger_ptr + _SCHEDULED, scheduled)
-        tl.store(ledger_ptr + _DRAFTED, drafted)
-        tl.store(ledger_ptr + _PLANNED, planned)
-        tl.store(ledger_ptr + _ACCEPTED, accepted)
-        tl.store(ledger_ptr + _VERSION, version)
-        tl.store(ledger_ptr + _FLAGS, tl.where(drafted > 0, _VERIFICATION, flags))
-        tl.store(ledger_ptr + _DRAFTS + i, drafts, mask=i < K)
+        tl.store(ledger_ptr, lane)
+        tl.store(ledger_ptr + 1, step)
+        tl.store(ledger_ptr + 2, position)
+        tl.store(ledger_ptr + 3, scheduled)
+        tl.store(ledger_ptr + 4, drafted)
+        tl.store(ledger_ptr + 5, planned)
+        tl.store(ledger_ptr + 6, accepted)
+        tl.store(ledger_ptr + 7, version)
+        tl.store(ledger_ptr + 8, tl.where(drafted > 0, _VERIFICATION, flags))
+        tl.store(ledger_ptr + 10 + i, drafts, mask=i < K)
 
     rejected = tl.load(draft_sampled_ptr + accepted, mask=accepted < drafted, other=-1)
     inside_block = tl.arange(0, BLOCK)
@@ -221,7 +206,7 @@ def emit_kernel(
     sampled_ptr,
     # [num_reqs]
     num_sampled_ptr,
-    # [chunk_rows, 10 + K]
+    # [chunk_rows, 10 + K]: state.LEDGER_COLUMNS, draft ids
     ledger_ptr,
     ledger_row,
     # [num_reqs, num_blocks]
@@ -259,16 +244,16 @@ def emit_kernel(
     req = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, K_PAD)
     sampled_ptr += req * (K + 1)
-    ledger_ptr += (ledger_row + req) * (_DRAFTS + K)
-    accepted = tl.load(ledger_ptr + _ACCEPTED)
+    ledger_ptr += (ledger_row + req) * (10 + K)
+    accepted = tl.load(ledger_ptr + 6)
     tl.store(num_sampled_ptr + req, accepted + 1)
     if accepted < 0:
         tl.store(sampled_ptr + i, tl.full((K_PAD,), -1, tl.int64), mask=i <= K)
         return
 
-    lane = tl.load(ledger_ptr + _LANE)
-    drafted = tl.load(ledger_ptr + _DRAFTED)
-    rejected = tl.load(ledger_ptr + _DRAFTS + accepted, mask=accepted < drafted, other=-1)
+    lane = tl.load(ledger_ptr)
+    drafted = tl.load(ledger_ptr + 4)
+    rejected = tl.load(ledger_ptr + 10 + accepted, mask=accepted < drafted, other=-1)
     blocks = tl.arange(0, BLOCKS_PAD)
     in_row = blocks < num_blocks
     block_max_ptr += req * num_blocks
@@ -289,8 +274,8 @@ def emit_kernel(
         if lane >= 0:
             key = tl.load(lanes_ptr + lane * 3)
             sample = tl.load(lanes_ptr + lane * 3 + 1)
-        seed = tl.load(plans_ptr + tl.load(ledger_ptr + _VERSION) * (K + 3) + K + 2)
-        index = tl.load(ledger_ptr + _POSITION) + accepted
+        seed = tl.load(plans_ptr + tl.load(ledger_ptr + 7) * (K + 3) + K + 2)
+        index = tl.load(ledger_ptr + 2) + accepted
         u = _hash(seed, key, sample, index * _STEP_STRIDE, 3)
         # floor(u * total / 2^32), in two parts because the product has up to 80 bits.
         t = (u * (total >> 30) + ((u * (total & 0x3FFFFFFF)) >> 30)) >> 2
@@ -319,12 +304,12 @@ def emit_kernel(
         token = tl.load(block_stat_ptr + top_block)
     if found == 0:
         token = tl.where((rejected >= 0) & (rejected < vocab_size), rejected, 0)
-        flags = tl.load(ledger_ptr + _FLAGS)
-        tl.store(ledger_ptr + _FLAGS, flags | _NO_ALTERNATIVE)
+        flags = tl.load(ledger_ptr + 8)
+        tl.store(ledger_ptr + 8, flags | _NO_ALTERNATIVE)
 
-    drafts = tl.load(ledger_ptr + _DRAFTS + i, mask=i < K, other=-1)
+    drafts = tl.load(ledger_ptr + 10 + i, mask=i < K, other=-1)
     tokens = tl.where(i < accepted, drafts, tl.where(i == accepted, token, -1))
     tl.store(sampled_ptr + i, tokens, mask=i <= K)
-    tl.store(ledger_ptr + _TOKEN, token)
+    tl.store(ledger_ptr + 9, token)
     if lane >= 0 and drafted > 0:
-        tl.store(lanes_ptr + lane * 3 + 2, tl.load(ledger_ptr + _STEP) + 1)
+        tl.store(lanes_ptr + lane * 3 + 2, tl.load(ledger_ptr + 1) + 1)

@@ -11,8 +11,9 @@ from pytest_synthaccept.errors import EngineError
 from pytest_synthaccept.sampler.kernels import decide_and_reduce_kernel, emit_kernel
 from pytest_synthaccept.sampler.state import SamplerState
 
-# Vocabulary entries of one program. A smaller vocabulary takes the next power of two.
-MAX_BLOCK = 8192
+# Vocabulary entries of one program at most, by device; a smaller vocabulary takes the next
+# power of two. In the interpreter a program costs much more than its entries.
+MAX_BLOCK = {"cuda": 4096, "cpu": 131_072}
 MIN_BLOCK = 16
 ENTRIES_PER_WARP = 1024
 
@@ -77,7 +78,8 @@ def rejection_sample(
         return sampled, num_sampled
 
     vocab_size = target_logits.shape[1]
-    block = min(MAX_BLOCK, max(MIN_BLOCK, triton.next_power_of_2(vocab_size)))
+    max_block = MAX_BLOCK.get(state.device.type, MAX_BLOCK["cuda"])
+    block = min(max_block, max(MIN_BLOCK, triton.next_power_of_2(vocab_size)))
     num_blocks = triton.cdiv(vocab_size, block)
     num_warps = max(1, block // ENTRIES_PER_WARP)
     k_pad = triton.next_power_of_2(k + 1)

@@ -40,7 +40,17 @@ def simulate(limits=(20, 9), prompt_len=5, plan=None):
             accepted = plan.decide(i, steps[i])
             run.steps.append(
                 Step(
-                    i, i, 0, steps[i], prompt_len + emitted[i], K, accepted, accepted, (1,) * K, 0, 2
+                    i,
+                    i,
+                    0,
+                    steps[i],
+                    prompt_len + emitted[i],
+                    K,
+                    accepted,
+                    accepted,
+                    (1,) * K,
+                    0,
+                    2,
                 )
             )
             steps[i] += 1

@@ -54,7 +54,7 @@ def test_tokens_after_a_stop_are_not_excused(run):
     run.check("accounting")
     run.checked.clear()
     request.output = [2] * (emitted - last.accepted - 1)
-    with pytest.raises(AssertionError, match="^accounting: request 0: .* committed tokens"):
+    with pytest.raises(AssertionError, match=r"^accounting: request 0: .* committed tokens"):
         run.check("accounting")
 
 

@@ -18,9 +18,7 @@ def test_twice_in_a_row(spec_engine, prompts, reference, decision_table):
     assert again.outputs == reference.outputs
 
 
-def test_another_order_under_the_same_keys(
-    spec_engine, prompts, reference, assert_same_decisions
-):
+def test_another_order_under_the_same_keys(spec_engine, prompts, reference, assert_same_decisions):
     order = [4, 0, 5, 2, 1, 3]
     run = spec_engine.generate([prompts[i] for i in order], max_tokens=TOKENS, keys=order)
     assert_same_decisions(run, reference)
@@ -60,7 +58,9 @@ def test_a_separate_engine_core(
     monkeypatch, spec_engine_factory, prompts, reference, assert_same_decisions
 ):
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
-    run = spec_engine_factory().generate(prompts, max_tokens=TOKENS)
+    engine = spec_engine_factory()
+    assert engine.info["engine_core"] == "separate process"
+    run = engine.generate(prompts, max_tokens=TOKENS)
     assert_same_decisions(run, reference)
 
 

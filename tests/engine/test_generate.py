@@ -98,7 +98,14 @@ def test_samples_of_one_prompt(spec_engine):
 
     params = SamplingParams(n=3, temperature=1.0, ignore_eos=True)
     run = spec_engine.generate([[1, 2], [3, 4]], max_tokens=20, sampling_params=params)
-    assert [(r.key, r.sample) for r in run.requests] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+    assert [(r.key, r.sample) for r in run.requests] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, 0),
+        (1, 1),
+        (1, 2),
+    ]
     assert len({tuple(output) for output in run.outputs}) == 6
     accepted = {}
     for step in run.steps:
@@ -199,10 +206,14 @@ def test_a_run_that_verified_nothing_has_no_rate(spec_engine):
 
 @pytest.mark.acceptance_rate(0.5)
 def test_an_exception_inside_a_run_leaves_the_engine_usable(spec_engine):
-    with pytest.raises(ZeroDivisionError), spec_engine.run() as run:
-        run.add([1, 2, 3], max_tokens=50)
-        run.step(3)
-        _ = 1 / 0
+    def broken():
+        with spec_engine.run() as run:
+            run.add([1, 2, 3], max_tokens=50)
+            run.step(3)
+            return 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        broken()
     assert len(spec_engine.generate([[4, 5]], max_tokens=8).outputs[0]) == 8
 
 

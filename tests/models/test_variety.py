@@ -42,9 +42,9 @@ def test_model_runner_v2_with_eagle(probe):
 
 def test_greedy_output_is_varied(probe):
     outputs = probe["simple"]
-    assert [len(tokens) for tokens in outputs] == [48, 48, 48]
+    assert [len(tokens) for tokens in outputs] == [48, 48]
     assert min(len(set(tokens)) for tokens in outputs) >= 24
-    assert len({tuple(tokens) for tokens in outputs}) == 3
+    assert len({tuple(tokens) for tokens in outputs}) == 2
 
 
 def test_drafts_are_varied(probe):

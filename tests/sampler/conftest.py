@@ -14,4 +14,4 @@ def small_blocks(monkeypatch):
     """Blocks of 16 vocabulary entries, so that a small vocabulary spans several."""
     from pytest_synthaccept.sampler import launch
 
-    monkeypatch.setattr(launch, "MAX_BLOCK", 16)
+    monkeypatch.setattr(launch, "MAX_BLOCK", {"cuda": 16, "cpu": 16})

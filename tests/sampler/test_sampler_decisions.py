@@ -17,9 +17,13 @@ from sampler_cases import (
 )
 
 from pytest_synthaccept.acceptance.sequence import U32
-from pytest_synthaccept.sampler import DRAFTLESS, LEDGER_COLUMNS, PADDED, VERIFICATION
-from pytest_synthaccept.sampler import kernels as kernels_module
-from pytest_synthaccept.sampler.kernels import NO_ALTERNATIVE
+from pytest_synthaccept.sampler import (
+    DRAFTLESS,
+    LEDGER_COLUMNS,
+    NO_ALTERNATIVE,
+    PADDED,
+    VERIFICATION,
+)
 
 DRAFTS = [1, 2, 3]
 
@@ -218,9 +222,32 @@ def test_order_company_and_chunks_do_not_matter(temperature, small_blocks):
     assert run([[2, 5]])[2] == expected[2]
 
 
-def test_ledger_columns_are_the_kernels_columns():
-    """The kernels write by number; the names of `LEDGER_COLUMNS` are in that order."""
-    for number, name in enumerate(LEDGER_COLUMNS):
-        assert getattr(kernels_module, f"_{name.upper()}").value == number
-    assert kernels_module._DRAFTS.value == len(LEDGER_COLUMNS)
+def test_every_column_of_the_ledger():
+    """The kernels write columns by number; here each has a value of its own."""
+    pair = Pair(4).begin(plan(0.0, 0.0, 0.0, 0.0))
+    pair.open(3, key=0)
+    pair.open(3, key=1)
+    pair.set_plan(plan(1.0, 1.0, 1.0, 1.0))
+    pair.set_plan(plan(1.0, 1.0, 1.0, 1.0))
+    pair.mark([3])
+    for _ in range(5):
+        pair.sample(make_batch([Row(3, [20])], 40, 4))
+    pair.drain()
+    batch = make_batch([Row(3, [7, 8, -1], pos=11)], 40, 4)
+    batch.logits[2, 30] = 100.0
+    pair.sample(batch)
+    (row,) = pair.drain()
+    assert dict(zip(LEDGER_COLUMNS, row, strict=False)) == {
+        "lane": 1,
+        "step": 5,
+        "position": 12,
+        "scheduled": 3,
+        "drafted": 2,
+        "planned": 4,
+        "accepted": 2,
+        "version": 2,
+        "flags": 1,
+        "token": 30,
+    }
+    assert row[len(LEDGER_COLUMNS) :] == [7, 8, -1, -1]
     assert (VERIFICATION, PADDED, DRAFTLESS, NO_ALTERNATIVE) == (1, 2, 4, 8)

@@ -8,9 +8,10 @@ import pytest
 import torch
 from sampler_cases import DEVICE, GEOMETRIC, Batch, Pair, Row, make_batch, make_logits, plan
 
-from pytest_synthaccept.sampler import NO_ALTERNATIVE, VERIFICATION, rejection_sample
+from pytest_synthaccept.sampler import NO_ALTERNATIVE, VERIFICATION, launch, rejection_sample
 from pytest_synthaccept.sampler import reference as plain
 
+BLOCK = launch.MAX_BLOCK[DEVICE]
 INF, NAN = float("inf"), float("nan")
 
 
@@ -78,7 +79,7 @@ def test_random_histories(seed, small_blocks):
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("vocab", [1, 16, 8192, 8193, 20_000])
+@pytest.mark.parametrize("vocab", [1, 16, BLOCK, BLOCK + 1, 2 * BLOCK + 500])
 def test_vocabularies_and_real_blocks(vocab, temperature):
     """One entry, whole blocks, one entry over a block, several blocks of the real size."""
     pair = Pair(3).begin(plan(*GEOMETRIC))
