@@ -11,17 +11,18 @@ PADDED = 2  # placeholder drafts only
 DRAFTLESS = 4
 NO_ALTERNATIVE = 8  # the rejected draft was emitted: nothing else had a finite logit
 
+# A row: these columns, then the row's K draft ids as given (-1 where there is none).
 COLUMNS = (
-    "lane",
-    "step",
-    "position",
-    "scheduled",
-    "drafted",
-    "planned",
+    "lane",  # one (request, sample) of the run
+    "step",  # of the lane's counter, before this row
+    "position",  # committed tokens before the step, prompt included
+    "scheduled",  # drafts in the row, placeholders included
+    "drafted",  # real drafts
+    "planned",  # decide(key, step), unclipped; 0 when not a verification step
     "accepted",
-    "version",
+    "version",  # of the plan, under which the drafts were made
     "flags",
-    "token",
+    "token",  # the target's own token of this row
 )
 
 

@@ -20,23 +20,18 @@ import triton
 import triton.language as tl
 
 from pytest_synthaccept.acceptance import sequence
+from pytest_synthaccept.run import ledger
 
 # Salt of the token draws: their own domain, apart from both decision sequences.
 TOKEN_SALT = 0x2545_F491
 
-# The bits of the ledger's flags column.
-VERIFICATION = 1
-PADDED = 2
-DRAFTLESS = 4
-NO_ALTERNATIVE = 8
-
 _MASK32 = tl.constexpr(sequence.MASK32)
 _STEP_STRIDE = tl.constexpr(sequence.STEP_STRIDE)
 _BLOCK_SALT = tl.constexpr(sequence.BLOCK_SALT)
-_VERIFICATION = tl.constexpr(VERIFICATION)
-_PADDED = tl.constexpr(PADDED)
-_DRAFTLESS = tl.constexpr(DRAFTLESS)
-_NO_ALTERNATIVE = tl.constexpr(NO_ALTERNATIVE)
+_VERIFICATION = tl.constexpr(ledger.VERIFICATION)
+_PADDED = tl.constexpr(ledger.PADDED)
+_DRAFTLESS = tl.constexpr(ledger.DRAFTLESS)
+_NO_ALTERNATIVE = tl.constexpr(ledger.NO_ALTERNATIVE)
 _sum = tl.standard._sum_combine
 _max = tl.standard._elementwise_max
 _min = tl.standard._elementwise_min
@@ -76,7 +71,7 @@ def _weights(x):
 
 @triton.jit(do_not_specialize=["ledger_row"])
 def decide_and_reduce_kernel(
-    # [chunk_rows, 10 + K]: state.LEDGER_COLUMNS, draft ids
+    # [chunk_rows, 10 + K]: ledger.COLUMNS, draft ids
     ledger_ptr,
     ledger_row,
     # [num_reqs, num_blocks]
@@ -206,7 +201,7 @@ def emit_kernel(
     sampled_ptr,
     # [num_reqs]
     num_sampled_ptr,
-    # [chunk_rows, 10 + K]: state.LEDGER_COLUMNS, draft ids
+    # [chunk_rows, 10 + K]: ledger.COLUMNS, draft ids
     ledger_ptr,
     ledger_row,
     # [num_reqs, num_blocks]

@@ -17,13 +17,8 @@ from typing import Any
 import torch
 
 from pytest_synthaccept.acceptance.sequence import KEY_STRIDE, STEP_STRIDE, U32, mix32
-from pytest_synthaccept.sampler.kernels import (
-    DRAFTLESS,
-    NO_ALTERNATIVE,
-    PADDED,
-    TOKEN_SALT,
-    VERIFICATION,
-)
+from pytest_synthaccept.run.ledger import DRAFTLESS, NO_ALTERNATIVE, PADDED, VERIFICATION
+from pytest_synthaccept.sampler.kernels import TOKEN_SALT
 from pytest_synthaccept.sampler.state import Plan
 
 

@@ -9,21 +9,8 @@ import torch
 
 from pytest_synthaccept.acceptance.sequence import KEY_STRIDE, MASK32, RANDOM_SALT, U32, mix32
 from pytest_synthaccept.errors import AcceptanceError
+from pytest_synthaccept.run.ledger import COLUMNS as LEDGER_COLUMNS
 from pytest_synthaccept.sampler.kernels import TOKEN_SALT
-
-# A ledger row: these columns, then the row's K draft ids as given (-1 where there is none).
-LEDGER_COLUMNS = (
-    "lane",
-    "step",  # of the lane's counter, before this row
-    "position",  # committed tokens before the step, prompt included
-    "scheduled",  # drafts in the row, placeholders included
-    "drafted",  # real drafts
-    "planned",  # decide(key, step), unclipped; 0 when not a verification step
-    "accepted",
-    "version",  # of the plan, under which the drafts were made
-    "flags",
-    "token",  # the target's own token of this row
-)
 
 
 class Plan(Protocol):

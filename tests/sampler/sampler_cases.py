@@ -156,9 +156,9 @@ def make_batch(
 
 def columns(rows: list[list[int]], *names: str) -> list[tuple[int, ...]]:
     """These ledger columns of every row."""
-    from pytest_synthaccept.sampler import LEDGER_COLUMNS
+    from pytest_synthaccept.run.ledger import COLUMNS
 
-    at = [LEDGER_COLUMNS.index(name) for name in names]
+    at = [COLUMNS.index(name) for name in names]
     return [tuple(row[n] for n in at) for row in rows]
 
 

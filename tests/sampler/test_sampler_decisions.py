@@ -17,9 +17,9 @@ from sampler_cases import (
 )
 
 from pytest_synthaccept.acceptance.sequence import U32
-from pytest_synthaccept.sampler import (
+from pytest_synthaccept.run.ledger import (
+    COLUMNS,
     DRAFTLESS,
-    LEDGER_COLUMNS,
     NO_ALTERNATIVE,
     PADDED,
     VERIFICATION,
@@ -113,7 +113,7 @@ def test_rows_that_are_no_verification_steps():
         (DRAFTLESS, 1, 9, 0),
         (VERIFICATION, 1, 10, 1),
     ]
-    at = len(LEDGER_COLUMNS)
+    at = len(COLUMNS)
     assert [row[at:] for row in rows][2:5] == [[3, 3], [-1, -1], [-1, 3]]
     assert rows[-1][at:] == [1, -1]
     assert pair.device.lanes[lane, 2].item() == 2
@@ -237,7 +237,7 @@ def test_every_column_of_the_ledger():
     batch.logits[2, 30] = 100.0
     pair.sample(batch)
     (row,) = pair.drain()
-    assert dict(zip(LEDGER_COLUMNS, row, strict=False)) == {
+    assert dict(zip(COLUMNS, row, strict=False)) == {
         "lane": 1,
         "step": 5,
         "position": 12,
@@ -249,5 +249,5 @@ def test_every_column_of_the_ledger():
         "flags": 1,
         "token": 30,
     }
-    assert row[len(LEDGER_COLUMNS) :] == [7, 8, -1, -1]
+    assert row[len(COLUMNS) :] == [7, 8, -1, -1]
     assert (VERIFICATION, PADDED, DRAFTLESS, NO_ALTERNATIVE) == (1, 2, 4, 8)

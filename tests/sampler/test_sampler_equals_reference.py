@@ -8,7 +8,8 @@ import pytest
 import torch
 from sampler_cases import DEVICE, GEOMETRIC, Batch, Pair, Row, make_batch, make_logits, plan
 
-from pytest_synthaccept.sampler import NO_ALTERNATIVE, VERIFICATION, launch, rejection_sample
+from pytest_synthaccept.run.ledger import NO_ALTERNATIVE, VERIFICATION
+from pytest_synthaccept.sampler import launch, rejection_sample
 from pytest_synthaccept.sampler import reference as plain
 
 BLOCK = launch.MAX_BLOCK[DEVICE]
