@@ -12,9 +12,10 @@ import pytest
 from pytest_synthaccept.report import ATTRIBUTE
 
 COLUMNS = ("test", "requested", "rate", "length", "per position", "steps", "checks")
-# What goes first where the terminal is narrow, and what the test's name may shrink to.
+# Where the terminal is narrow, these two shrink, down to this; then columns go, in this order.
+# With K = 3 all of them fit into 80.
+NARROWEST = {"requested": 11, "test": 20}
 EXPENDABLE = ("per position", "checks", "requested", "length")
-NARROWEST_TEST = 20
 DEFAULT_LAW = " (geometric)"
 LEGEND = (
     "rate: accepted/drafted; length: tokens per verification step with the bonus;",
@@ -48,12 +49,13 @@ def table(rows: Sequence[Row], width: int) -> list[str]:
     widths = {name: max(len(row[name]) for row in cells) for name in COLUMNS}
     rest = width - 1  # a full last column would wrap
     for name in EXPENDABLE:
-        if _total(widths) - widths["test"] + NARROWEST_TEST <= rest:
+        if sum(min(w, NARROWEST.get(n, w)) + 2 for n, w in widths.items()) - 2 <= rest:
             break
         del widths[name]
-    widths["test"] = min(
-        widths["test"], max(NARROWEST_TEST, rest - (_total(widths) - widths["test"]))
-    )
+    for name, narrowest in reversed(NARROWEST.items()):
+        if name in widths:
+            spare = rest - (_total(widths) - widths[name])
+            widths[name] = min(widths[name], max(narrowest, spare))
     left_out = [name for name in COLUMNS if name not in widths]
     lines = [_line(row, widths) for row in cells]
     lines += LEGEND
@@ -70,8 +72,10 @@ def _line(row: dict[str, str], widths: dict[str, int]) -> str:
     cells = []
     for name, width in widths.items():
         text = row[name]
-        if len(text) > width:  # the end of a node id tells tests apart
+        if len(text) > width and name == "test":  # the end of a node id tells tests apart
             text = "..." + text[len(text) - width + 3 :]
+        elif len(text) > width:
+            text = text[: width - 3] + "..."
         numeric = name in ("rate", "length", "steps")
         cells.append(text.rjust(width) if numeric else text.ljust(width))
     return "  ".join(cells).rstrip()

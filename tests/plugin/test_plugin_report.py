@@ -189,6 +189,13 @@ def test_narrowest_table_keeps_the_rate():
     assert rows[1].split() == ["....3-block_size=16]", "0.500", "128"]
 
 
+def test_nothing_is_left_out_of_80_columns():
+    long = record(requested="rate=0.0 (geometric); then rate=1.0 (geometric)")
+    lines = terminal.table([*ROWS, (ROWS[0][0], long)], 80)
+    assert not any("Left out" in line for line in lines)
+    assert "  rate=0.0...  " in lines[3]
+
+
 def test_columns_left_out_are_named():
     assert not any("Left out" in line for line in terminal.table(ROWS, 160))
     narrow = terminal.table(ROWS, 50)
