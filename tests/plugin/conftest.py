@@ -28,6 +28,12 @@ def clean():
 
 
 @pytest.fixture(autouse=True)
+def _own_rootdir(pytester: pytest.Pytester) -> None:
+    """With TMPDIR inside this repository, inner runs would take up its pyproject.toml."""
+    pytester.makeini("[pytest]")
+
+
+@pytest.fixture(autouse=True)
 def _without_hypothesis(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its plugin imports all of itself at the end of each inner run, a second each time."""
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
