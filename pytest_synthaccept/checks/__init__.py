@@ -10,13 +10,18 @@ from collections.abc import Callable
 
 from pytest_synthaccept.checks.acceptance import check_acceptance
 from pytest_synthaccept.checks.accounting import check_accounting
+from pytest_synthaccept.checks.outputs import check_outputs
 from pytest_synthaccept.run import SpecRun
 
 # A check returns None when it passed, or the reason why it could not judge this run.
 CHECKS: dict[str, Callable[[SpecRun], str | None]] = {
+    "outputs": check_outputs,
     "acceptance": check_acceptance,
     "accounting": check_accounting,
 }
+
+# Without names, these are not run where they do not apply.
+LOSSLESS_ONLY = ("outputs",)
 
 # Names of the public surface, in their order; those missing from CHECKS are yet to come.
 ALL_NAMES = ("outputs", "acceptance", "accounting", "scheduler", "kv_cache", "drafter")
@@ -29,7 +34,8 @@ def run_checks(run: SpecRun, *names: str) -> None:
         if name not in CHECKS:
             raise ValueError(unknown_check(name))
     for name, check in CHECKS.items():
-        if (names and name not in names) or name in run.checked:
+        wanted = name in names if names else run.lossless or name not in LOSSLESS_ONLY
+        if not wanted or name in run.checked:
             continue
         reason = check(run)
         run.checked[name] = "passed" if reason is None else f"skipped: {reason}"

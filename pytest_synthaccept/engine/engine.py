@@ -10,6 +10,7 @@ from typing import Any
 from pytest_synthaccept.acceptance.plan import AcceptancePlan
 from pytest_synthaccept.acceptance.request import AcceptanceRequest
 from pytest_synthaccept.engine import seam
+from pytest_synthaccept.engine.baseline import Baseline
 from pytest_synthaccept.engine.config import Drafter, EngineConfig
 from pytest_synthaccept.engine.live_run import LiveRun, plan_row
 from pytest_synthaccept.engine.start import start
@@ -49,6 +50,8 @@ class SpecEngine:
         self.info: dict[str, Any] = {}
         self.runs: list[SpecRun] = []
         self.plan: AcceptancePlan | None = None
+        self.lossless = False
+        self.baseline = Baseline(self.config)
         self._open: LiveRun | None = None
         self._run_number = 0
         self._closed = False
@@ -77,8 +80,10 @@ class SpecEngine:
         self._finish_open_run()
         self.runs = []
         self.plan = None
+        self.lossless = False
         if request is not None:
             self._take(request.plan(self.num_speculative_tokens, where=where))
+            self.lossless = request.lossless
 
     def set_acceptance(
         self, rate_or_plan: float | AcceptancePlan | None = None, /, **marker_keywords: Any
@@ -105,7 +110,15 @@ class SpecEngine:
             return
         args = () if rate_or_plan is None else (rate_or_plan,)
         request = AcceptanceRequest.parse(args, marker_keywords, where="set_acceptance")
-        self._take(request.plan(k, where="set_acceptance"))
+        plan = request.plan(k, where="set_acceptance")
+        if "lossless" in marker_keywords:
+            if self._open is not None and request.lossless != self._open.lossless:
+                raise AcceptanceError(
+                    "set_acceptance: lossless cannot change while a run is open; "
+                    "leave its with block first"
+                )
+            self.lossless = request.lossless
+        self._take(plan)
 
     def _take(self, plan: AcceptancePlan) -> None:
         self.plan = plan
@@ -143,8 +156,10 @@ class SpecEngine:
             ),
         ]
         with self.run(lossless=lossless) as run:
-            for prompt, limit, params, key in zip(prompts, *per_prompt, strict=True):
-                run.add(prompt, key=key, max_tokens=limit, sampling_params=params)
+            asked = enumerate(zip(prompts, *per_prompt, strict=True))
+            run.add_all(
+                [run.prepare(i, prompt, key, n, params) for i, (prompt, n, params, key) in asked]
+            )
         return run
 
     def run(self, *, lossless: bool | None = None) -> LiveRun:
@@ -153,8 +168,7 @@ class SpecEngine:
         Leaving the block runs what is unfinished to its end; an exception aborts it.
         """
         __tracebackhide__ = True
-        if lossless:
-            raise AcceptanceError("generate: lossless=True is not available yet; leave it out")
+        lossless = self.lossless if lossless is None else lossless
         if self._closed:
             raise EngineError("this engine is closed; start another")
         if self.plan is None:
@@ -162,7 +176,7 @@ class SpecEngine:
         if self._open is not None:
             raise EngineError("a run of this engine is open already; leave its with block first")
         self._run_number += 1
-        return LiveRun(self, self._run_number)
+        return LiveRun(self, self._run_number, lossless=lossless)
 
     def opened(self, run: LiveRun) -> None:
         """``run`` was entered: it takes the plan changes from here on."""
@@ -215,6 +229,7 @@ class SpecEngine:
             _live.remove(self)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            self.baseline.close(others_alive=True)
             seam.shutdown(self.llm, others_alive=bool(_live))
         del self.llm
 
@@ -264,6 +279,7 @@ def _describe(started: Any, facts: dict[str, Any]) -> dict[str, Any]:
         "method": config.speculative_config.method,
         "async_scheduling": bool(config.scheduler_config.async_scheduling),
         "cudagraph_mode": str(getattr(config.compilation_config.cudagraph_mode, "name", "NONE")),
+        "dtype": str(config.model_config.dtype).removeprefix("torch."),
         "max_model_len": int(config.model_config.max_model_len),
         "block_size": int(config.cache_config.block_size),
     } | facts

@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_synthaccept.acceptance.plan import AcceptancePlan
 from pytest_synthaccept.engine import seam
+from pytest_synthaccept.engine.baseline import Truth, cut
 from pytest_synthaccept.engine.records import fill
 from pytest_synthaccept.engine.request_ids import format_id
 from pytest_synthaccept.errors import EngineError
@@ -19,6 +20,17 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_TOKENS = 16
 MAX_KEY = 2**32 - 1
+
+
+class Prepared(NamedTuple):
+    """A checked request: ``room`` is what the context leaves for output, ``limit`` what is asked."""
+
+    order: int
+    key: int
+    tokens: list[int]
+    params: Any
+    room: int
+    limit: int
 
 
 def plan_row(plan: AcceptancePlan) -> list[Any]:
@@ -33,8 +45,8 @@ class LiveRun(SpecRun):
     engine core steps on its own; ``step`` then waits for its next outputs.
     """
 
-    def __init__(self, engine: SpecEngine, number: int) -> None:
-        super().__init__(info=engine.info)
+    def __init__(self, engine: SpecEngine, number: int, *, lossless: bool = False) -> None:
+        super().__init__(lossless=lossless, info=engine.info)
         self._engine = engine
         self._number = number
         self._ids: dict[str, list[Request]] = {}  # vLLM's request id -> its samples
@@ -43,7 +55,7 @@ class LiveRun(SpecRun):
         engine = self._engine
         assert engine.plan is not None  # SpecEngine.run refuses otherwise
         seam.record_stats(engine.llm, self.scheduler_stats)
-        engine.call_workers("synthaccept_begin", plan_row(engine.plan))
+        engine.call_workers("synthaccept_begin", plan_row(engine.plan), self.lossless)
         self.plans.append(engine.plan)
         engine.opened(self)
         return self
@@ -70,8 +82,19 @@ class LiveRun(SpecRun):
     ) -> None:
         """Give the engine one more request; see ``SpecEngine.generate`` for the arguments."""
         __tracebackhide__ = True
-        index = len(self._ids)
-        key = index if key is None else key
+        self.add_all([self.prepare(len(self._ids), prompt, key, max_tokens, sampling_params)])
+
+    def prepare(
+        self,
+        order: int,
+        prompt: Sequence[int] | str,
+        key: int | None,
+        max_tokens: int | None,
+        sampling_params: Any,
+    ) -> Prepared:
+        """Check a request that will be the run's ``order``-th; nothing is started."""
+        __tracebackhide__ = True
+        key = order if key is None else key
         if isinstance(key, bool) or not isinstance(key, int) or not 0 <= key <= MAX_KEY:
             raise EngineError(f"request key {key!r} must be an integer in 0..{MAX_KEY}")
         tokens = self._tokens(prompt)
@@ -79,16 +102,54 @@ class LiveRun(SpecRun):
         room = self.info["max_model_len"] - len(tokens)
         if room < 1:
             raise EngineError(
-                f"prompt {index} has {len(tokens)} tokens; "
+                f"prompt {order} has {len(tokens)} tokens; "
                 f"max_model_len={self.info['max_model_len']} leaves no room for an output"
             )
+        if self.lossless and params.temperature > 0:
+            raise EngineError(
+                f"prompt {order} has temperature={params.temperature}; a lossless run compares "
+                "with the target's greedy output: give temperature=0, or lossless=False"
+            )
         limit = room if params.max_tokens is None else min(params.max_tokens, room)
-        request_id = format_id(self._number, index, key)
-        with _quiet():
-            seam.add_request(self._engine.llm, request_id, tokens, params)
-        samples = [Request(key, index, s, len(tokens), limit) for s in range(params.n)]
-        self._ids[request_id] = samples
-        self.requests.extend(samples)
+        return Prepared(order, key, tokens, params, room, limit)
+
+    def add_all(self, prepared: Sequence[Prepared]) -> None:
+        """Give the engine several requests at once."""
+        __tracebackhide__ = True
+        truths = self._truths(prepared) if self.lossless else [None] * len(prepared)
+        for one, truth in zip(prepared, truths, strict=True):
+            samples = [
+                Request(one.key, one.order, s, len(one.tokens), one.limit)
+                for s in range(one.params.n)
+            ]
+            if truth is not None:
+                expected = cut(truth.tokens, one.params, one.limit, self._eos_token_id())
+                for request in samples:
+                    request.expected, request.margins = expected, truth.margins[: len(expected)]
+            request_id = format_id(self._number, one.order, one.key)
+            with _quiet():
+                seam.add_request(self._engine.llm, request_id, one.tokens, one.params)
+            self._ids[request_id] = samples
+            self.requests.extend(samples)
+
+    def _truths(self, prepared: Sequence[Prepared]) -> list[Truth]:
+        """What the target alone says, told to the workers too: past the end, where drafts reach."""
+        beyond = 2 * (self.info["num_speculative_tokens"] + 1)
+        truths = self._engine.baseline.truths(
+            [one.tokens for one in prepared],
+            [one.params for one in prepared],
+            [min(one.limit + beyond, one.room) for one in prepared],
+        )
+        expected = [
+            (one.order, one.tokens + truth.tokens)
+            for one, truth in zip(prepared, truths, strict=True)
+        ]
+        self._engine.call_workers("synthaccept_expect", expected)
+        return truths
+
+    def _eos_token_id(self) -> int | None:
+        tokenizer = self._engine.llm.get_tokenizer()
+        return None if tokenizer is None else tokenizer.eos_token_id
 
     def step(self, n: int = 1) -> None:
         """Let the engine step ``n`` times, or until nothing is unfinished."""

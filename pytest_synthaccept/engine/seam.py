@@ -26,8 +26,8 @@ class Hooks:
         """In place of ``rejection_sample``, with its arguments and its result."""
         raise NotImplementedError
 
-    def proposed(self, input_batch: Any) -> None:
-        """After ``propose``: the drafts of this batch's slots were just made."""
+    def proposed(self, input_batch: Any, draft_tokens: Any) -> None:
+        """After ``propose``, before its [num_reqs, K] drafts are stored: they may be rewritten."""
         raise NotImplementedError
 
     def request_added(self, request_id: str, slot: int) -> None:
@@ -49,6 +49,8 @@ def describe(worker: Any) -> dict[str, Any]:
         "speculator": type(speculator).__name__ if speculator is not None else None,
         "verifies": v2 and getattr(runner, "rejection_sampler", None) is not None,
         "num_slots": int(runner.max_num_reqs),
+        "vocab_size": int(runner.vocab_size),
+        "max_model_len": int(runner.max_model_len),
         "num_speculative_tokens": int(getattr(runner, "num_speculative_steps", 0)),
     }
 
@@ -56,6 +58,19 @@ def describe(worker: Any) -> dict[str, Any]:
 def prefill_len(worker: Any) -> Any:
     """[max_num_reqs] int32: tokens of each slot's (re)prefill. vLLM swaps buffers: ask anew."""
     return worker.model_runner.req_states.prefill_len.gpu
+
+
+def total_len(worker: Any) -> Any:
+    """[max_num_reqs] int32: committed tokens of each slot; after a verdict, that step's included."""
+    return worker.model_runner.req_states.total_len.gpu
+
+
+def rejection_sample(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """vLLM's own verdict."""
+    from vllm.v1.worker.gpu.spec_decode import rejection_sampler as module
+
+    result: tuple[Any, Any] = module._synthaccept_original(*args, **kwargs)
+    return result
 
 
 def install(worker: Any, hooks: Hooks) -> None:
@@ -122,28 +137,30 @@ def _dispatch(*args: Any, **kwargs: Any) -> Any:
 
 
 def _after(obj: Any, name: str, hooks: Hooks, then: Callable[..., None]) -> None:
-    """Call ``then`` with the same arguments after ``obj.name``, while the hooks are active."""
+    """Call ``then`` with result and arguments after ``obj.name``, while the hooks are active."""
     original = getattr(obj, name)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         if hooks.active:
-            then(*args, **kwargs)
+            then(result, *args, **kwargs)
         return result
 
     setattr(obj, name, wrapped)
 
 
 def _propose_hook(hooks: Hooks) -> Callable[..., None]:
-    def then(input_batch: Any, *args: Any, dummy_run: bool = False, **kwargs: Any) -> None:
+    def then(
+        draft_tokens: Any, input_batch: Any, *args: Any, dummy_run: bool = False, **kwargs: Any
+    ) -> None:
         if not dummy_run:
-            hooks.proposed(input_batch)
+            hooks.proposed(input_batch, draft_tokens)
 
     return then
 
 
 def _add_request_hook(req_states: Any, hooks: Hooks) -> Callable[..., None]:
-    def then(req_id: str, *args: Any, **kwargs: Any) -> None:
+    def then(result: None, req_id: str, *args: Any, **kwargs: Any) -> None:
         hooks.request_added(req_id, req_states.req_id_to_index[req_id])
 
     return then

@@ -69,11 +69,17 @@ class Started:
     engine_args: dict[str, Any]
 
 
-def start(config: EngineConfig) -> Started:
-    """Start the engine of ``config``. ``EngineError`` of one line where that is not possible."""
+def start(config: EngineConfig, *, speculation: bool = True) -> Started:
+    """Start the engine of ``config``, or with ``speculation=False`` its target alone.
+
+    ``EngineError`` of one line where that is not possible.
+    """
     found = require_supported()
     device = choose(config.device)
     args = engine_args(config, device)
+    if not speculation:
+        for name in ("speculative_config", "worker_extension_cls"):
+            del args[name]
     with _environment(args, device), _quiet(), _global_random_state():
         if device.name == "cpu":
             cpu_runtime.arm()  # for good: kernels are made lazily

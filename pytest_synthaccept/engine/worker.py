@@ -27,8 +27,9 @@ class Recorder(seam.Hooks):
     """Answers the seam on one rank: decides by the device state, logs what was scheduled."""
 
     def __init__(self, worker: Any, facts: dict[str, Any]) -> None:
-        from pytest_synthaccept.sampler import SamplerState, rejection_sample
+        from pytest_synthaccept.sampler import Oracle, SamplerState, rejection_sample
 
+        self._worker = worker
         self._rejection_sample = rejection_sample
         self.state = SamplerState(
             num_slots=facts["num_slots"],
@@ -36,14 +37,26 @@ class Recorder(seam.Hooks):
             prefill_len=lambda: seam.prefill_len(worker),
             device=worker.device,
         )
+        self.oracle = Oracle(
+            self.state,
+            num_slots=facts["num_slots"],
+            max_model_len=facts["max_model_len"],
+            vocab_size=facts["vocab_size"],
+        )
         self.active = False
+        self.lossless = False
         self._forget()
 
-    def begin(self, plan: PlanRow) -> None:
+    def begin(self, plan: PlanRow, lossless: bool) -> None:
         """Start a run: requests that come from here on start at step 0."""
         self._forget()
         self.state.begin(plan)
+        self.lossless = lossless
         self.active = True
+
+    def expect(self, order: int, tokens: list[int]) -> None:
+        """What the target says for the run's ``order``-th request: prompt, then output."""
+        self._expected[order] = tokens
 
     def drain(self) -> dict[str, Any]:
         """The run so far. The only place that waits for the device."""
@@ -55,12 +68,18 @@ class Recorder(seam.Hooks):
         self._lane_of: dict[str, int] = {}
         self._foreign: dict[str, int] = {}
         self._new_blocks: dict[str, int] = {}
+        self._expected: dict[int, list[int]] = {}
 
     # --- the seam's side ---
 
     def verify(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """Decide by the plan."""
-        return self._rejection_sample(self.state, *args, **kwargs)
+        """Decide by the plan; in a lossless run let the engine decide and take note."""
+        if not self.lossless:
+            return self._rejection_sample(self.state, *args, **kwargs)
+        verdict = seam.rejection_sample(*args, **kwargs)
+        _, _, draft_sampled, cu_num_logits, pos, idx_mapping, *_ = args
+        self.oracle.record(draft_sampled, cu_num_logits, pos, idx_mapping, *verdict)
+        return verdict
 
     def request_added(self, request_id: str, slot: int) -> None:
         """Give the slot the request's lane: a new one, or after a resume its old one."""
@@ -70,6 +89,8 @@ class Recorder(seam.Hooks):
             lane = self.state.open_lane(request.key, request.sample)
             self._lane_of[request_id] = lane
             self.lanes.append(request)
+            if self.lossless and request.order in self._expected:
+                self.oracle.expect(lane, self._expected[request.order])
         self.state.assign(slot, lane)
 
     def _foreign_request(self, request_id: str) -> RequestId:
@@ -94,9 +115,12 @@ class Recorder(seam.Hooks):
             )
         }
 
-    def proposed(self, input_batch: Any) -> None:
+    def proposed(self, input_batch: Any, draft_tokens: Any) -> None:
         """Note the plan version of the new drafts, and log the step. Reads host arrays only."""
         self.state.mark_proposed(input_batch.idx_mapping)
+        if self.lossless:
+            total_len = seam.total_len(self._worker)
+            self.oracle.rewrite(draft_tokens, input_batch.idx_mapping, total_len)
         drafts = input_batch.num_draft_tokens_per_req
         rows = []
         for i, request_id in enumerate(input_batch.req_ids):
@@ -136,10 +160,16 @@ class WorkerExtension:
             self._synthaccept = recorder
         return facts
 
-    def synthaccept_begin(self, plan: list[Any]) -> None:
+    def synthaccept_begin(self, plan: list[Any], lossless: bool = False) -> None:
         """Start a run under ``plan`` (a ``PlanRow``)."""
         if recorder := getattr(self, "_synthaccept", None):
-            recorder.begin(PlanRow(*plan))
+            recorder.begin(PlanRow(*plan), lossless)
+
+    def synthaccept_expect(self, expected: list[tuple[int, list[int]]]) -> None:
+        """For requests to come, in a lossless run: their order in it, and the target's tokens."""
+        if recorder := getattr(self, "_synthaccept", None):
+            for order, tokens in expected:
+                recorder.expect(order, tokens)
 
     def synthaccept_set_plan(self, plan: list[Any]) -> int | None:
         """From the next proposal on; returns the plan's version in this run."""

@@ -97,6 +97,8 @@ class Request:
     output: list[int] = field(default_factory=list)
     text: str = ""
     finish_reason: str | None = None  # "length", "stop", "abort"; None while unfinished
+    expected: list[int] | None = None  # lossless: the target's own output without speculation
+    margins: list[float] = field(default_factory=list)  # its logprob lead over the runner-up
 
     @property
     def committed(self) -> int:

@@ -27,6 +27,7 @@ class SpecRun:
     request ends). ``plans[step.plan_version]`` is the plan a row was made under.
     """
 
+    lossless: bool = False
     plans: list[AcceptancePlan] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -79,7 +80,7 @@ class SpecRun:
 
     def to_dict(self) -> dict[str, Any]:
         """The run as JSON-ready builtins."""
-        out = {f: getattr(self, f) for f in ("padded_rows", "padded_drafts", "info", "checked")}
+        out = {f: getattr(self, f) for f in ("lossless", "padded_rows", "padded_drafts", "info", "checked")}
         for name in ("plans", "requests", "steps", "discarded", "scheduler"):
             out[name] = [asdict(row) for row in getattr(self, name)]
         return out | {"scheduler_stats": asdict(self.scheduler_stats)}
@@ -99,6 +100,7 @@ class SpecRun:
             )
 
         return cls(
+            lossless=data["lossless"],
             plans=[AcceptancePlan(**p | {"rates": tuple(p["rates"])}) for p in data["plans"]],
             requests=[Request(**row) for row in data["requests"]],
             steps=steps(data["steps"]),
