@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from pytest_synthaccept.checks.acceptance import check_acceptance
 from pytest_synthaccept.checks.accounting import check_accounting
+from pytest_synthaccept.checks.drafter import check_drafter
 from pytest_synthaccept.checks.outputs import check_outputs
 from pytest_synthaccept.run import SpecRun
 
@@ -18,10 +19,11 @@ CHECKS: dict[str, Callable[[SpecRun], str | None]] = {
     "outputs": check_outputs,
     "acceptance": check_acceptance,
     "accounting": check_accounting,
+    "drafter": check_drafter,
 }
 
 # Without names, these are not run where they do not apply.
-LOSSLESS_ONLY = ("outputs",)
+LOSSLESS_ONLY = ("outputs", "drafter")
 
 # Names of the public surface, in their order; those missing from CHECKS are yet to come.
 ALL_NAMES = ("outputs", "acceptance", "accounting", "scheduler", "kv_cache", "drafter")

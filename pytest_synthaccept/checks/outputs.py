@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_synthaccept.run import Request, SpecRun, Step
+from pytest_synthaccept.run import Request, SpecRun
 
 # Below this logprob margin the target hardly prefers one token to the next: another batch
 # shape may tip it. Such a difference is named a near-tie.
@@ -49,16 +49,18 @@ def _sample(request: Request) -> str:
 
 
 def _step_of(run: SpecRun, request: Request, position: int) -> str:
-    """The verification step that committed the token at ``position``."""
-    for step in run.steps:
-        mine = (step.index, step.sample) == (request.index, request.sample)
-        if mine and step.position <= position <= step.position + step.accepted:
-            return f"committed by {_describe(step)}"
-    return "committed without verification"
-
-
-def _describe(step: Step) -> str:
-    return f"step {step.step} ({step.accepted} of {step.drafted} drafts accepted)"
+    """The verification step that committed the token at ``position``, or the last before it."""
+    before = [
+        step
+        for step in run.steps
+        if (step.index, step.sample) == (request.index, request.sample)
+        and step.position <= position
+    ]
+    if not before:
+        return "before any verification step"
+    step = before[-1]
+    where = "committed by" if position <= step.position + step.accepted else "after"
+    return f"{where} step {step.step} ({step.accepted} of {step.drafted} drafts accepted)"
 
 
 def _margin(run: SpecRun, request: Request, at: int) -> str:

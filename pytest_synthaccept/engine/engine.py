@@ -12,10 +12,10 @@ from pytest_synthaccept.acceptance.request import AcceptanceRequest
 from pytest_synthaccept.engine import seam
 from pytest_synthaccept.engine.baseline import Baseline
 from pytest_synthaccept.engine.config import Drafter, EngineConfig
-from pytest_synthaccept.engine.live_run import LiveRun, plan_row
+from pytest_synthaccept.engine.live_run import LiveRun, Prepared, plan_row
 from pytest_synthaccept.engine.start import start
 from pytest_synthaccept.errors import AcceptanceError, EngineError
-from pytest_synthaccept.run import SpecRun
+from pytest_synthaccept.run import Proposals, SpecRun
 
 NO_PLAN = (
     "no acceptance plan: mark the test with @pytest.mark.acceptance_rate(0.5), call "
@@ -52,6 +52,7 @@ class SpecEngine:
         self.plan: AcceptancePlan | None = None
         self.lossless = False
         self.baseline = Baseline(self.config)
+        self._visited: dict[tuple[tuple[int, ...], str], dict[int, tuple[int, ...]]] = {}
         self._open: LiveRun | None = None
         self._run_number = 0
         self._closed = False
@@ -176,7 +177,35 @@ class SpecEngine:
         if self._open is not None:
             raise EngineError("a run of this engine is open already; leave its with block first")
         self._run_number += 1
-        return LiveRun(self, self._run_number, lossless=lossless)
+        return LiveRun(self, self._run_number, self.plan, lossless=lossless)
+
+    def reference_proposals(self, prepared: Sequence[Prepared]) -> Proposals:
+        """Run the requests losslessly with nothing accepted: every prefix of them is visited.
+
+        Kept per prompt and parameters: the runs of a suite over the same prompts share it.
+        """
+        __tracebackhide__ = True
+        k = self.num_speculative_tokens
+        names = [(tuple(one.tokens), repr(one.params)) for one in prepared]
+        missing = {n: one for n, one in zip(names, prepared, strict=True) if n not in self._visited}
+        if missing:
+            self._run_number += 1
+            nothing = AcceptancePlan((0.0,) * k, requested="rate=0.0")
+            with LiveRun(self, self._run_number, nothing, lossless=True) as run:
+                run.add_all(
+                    [one._replace(order=i, key=i) for i, one in enumerate(missing.values())]
+                )
+            self.runs.remove(run)
+            for i, name in enumerate(missing):
+                steps = [step for step in run.steps if step.index == i and step.sample == 0]
+                self._visited[name] = {step.position: step.proposed for step in steps}
+            if self.plan is not None:
+                self._take(self.plan)
+        return {
+            (one.order, position): proposed
+            for name, one in zip(names, prepared, strict=True)
+            for position, proposed in self._visited[name].items()
+        }
 
     def opened(self, run: LiveRun) -> None:
         """``run`` was entered: it takes the plan changes from here on."""

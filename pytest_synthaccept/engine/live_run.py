@@ -13,7 +13,7 @@ from pytest_synthaccept.engine.baseline import Truth, cut
 from pytest_synthaccept.engine.records import fill
 from pytest_synthaccept.engine.request_ids import format_id
 from pytest_synthaccept.errors import EngineError
-from pytest_synthaccept.run import Request, SpecRun
+from pytest_synthaccept.run import Proposals, Request, SpecRun
 
 if TYPE_CHECKING:
     from pytest_synthaccept.engine.engine import SpecEngine
@@ -23,7 +23,7 @@ MAX_KEY = 2**32 - 1
 
 
 class Prepared(NamedTuple):
-    """A checked request: ``room`` is what the context leaves for output, ``limit`` what is asked."""
+    """A checked request: ``room`` is what the context leaves for output, ``limit`` the most."""
 
     order: int
     key: int
@@ -45,18 +45,19 @@ class LiveRun(SpecRun):
     engine core steps on its own; ``step`` then waits for its next outputs.
     """
 
-    def __init__(self, engine: SpecEngine, number: int, *, lossless: bool = False) -> None:
-        super().__init__(lossless=lossless, info=engine.info)
+    def __init__(
+        self, engine: SpecEngine, number: int, plan: AcceptancePlan, *, lossless: bool = False
+    ) -> None:
+        super().__init__(lossless=lossless, plans=[plan], info=engine.info)
         self._engine = engine
         self._number = number
         self._ids: dict[str, list[Request]] = {}  # vLLM's request id -> its samples
+        self._prepared: list[Prepared] = []
 
     def __enter__(self) -> LiveRun:
         engine = self._engine
-        assert engine.plan is not None  # SpecEngine.run refuses otherwise
         seam.record_stats(engine.llm, self.scheduler_stats)
-        engine.call_workers("synthaccept_begin", plan_row(engine.plan), self.lossless)
-        self.plans.append(engine.plan)
+        engine.call_workers("synthaccept_begin", plan_row(self.plans[0]), self.lossless)
         engine.opened(self)
         return self
 
@@ -130,6 +131,7 @@ class LiveRun(SpecRun):
             with _quiet():
                 seam.add_request(self._engine.llm, request_id, one.tokens, one.params)
             self._ids[request_id] = samples
+            self._prepared.append(one)
             self.requests.extend(samples)
 
     def _truths(self, prepared: Sequence[Prepared]) -> list[Truth]:
@@ -179,6 +181,13 @@ class LiveRun(SpecRun):
             self._abort(list(self._ids))
             self._drain_queue()
         self._engine.dropped(self)
+
+    def reference_proposals(self) -> Proposals | None:
+        """The drafter's tokens at every committed prefix, from a run that accepts nothing."""
+        __tracebackhide__ = True
+        if self._reference is None and self.lossless:
+            self._reference = self._engine.reference_proposals(self._prepared)
+        return self._reference
 
     # --- the engine's side ---
 

@@ -61,7 +61,7 @@ def prefill_len(worker: Any) -> Any:
 
 
 def total_len(worker: Any) -> Any:
-    """[max_num_reqs] int32: committed tokens of each slot; after a verdict, that step's included."""
+    """[max_num_reqs] int32: committed tokens of each slot; after a verdict, with that step's."""
     return worker.model_runner.req_states.total_len.gpu
 
 

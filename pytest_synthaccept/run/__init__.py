@@ -8,10 +8,11 @@ from pytest_synthaccept.run.records import (
     SchedulerStep,
     Step,
 )
-from pytest_synthaccept.run.spec_run import SpecRun
+from pytest_synthaccept.run.spec_run import Proposals, SpecRun
 
 __all__ = [
     "Acceptance",
+    "Proposals",
     "Request",
     "ScheduledRow",
     "SchedulerStats",

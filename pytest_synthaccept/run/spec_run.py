@@ -16,6 +16,9 @@ from pytest_synthaccept.run.records import (
     Step,
 )
 
+# (the request's order in the run, position) -> the drafter's own tokens there
+Proposals = dict[tuple[int, int], tuple[int, ...]]
+
 
 @dataclass
 class SpecRun:
@@ -38,6 +41,7 @@ class SpecRun:
     padded_drafts: int = 0
     info: dict[str, Any] = field(default_factory=dict)
     checked: dict[str, str] = field(default_factory=dict)
+    _reference: Proposals | None = field(default=None, repr=False, compare=False)
 
     @property
     def outputs(self) -> list[list[int]]:
@@ -65,6 +69,13 @@ class SpecRun:
 
         checks.run_checks(self, *names)
 
+    def reference_proposals(self) -> Proposals | None:
+        """What the drafter proposes at every committed prefix, by a run that visited them all.
+
+        None where there is no engine to make that run with, as for a run read from a file.
+        """
+        return self._reference
+
     def summary(self) -> dict[str, Any]:
         """The line of the terminal table, as builtins; rates are None where nothing was drafted."""
         acceptance = self.acceptance
@@ -80,7 +91,10 @@ class SpecRun:
 
     def to_dict(self) -> dict[str, Any]:
         """The run as JSON-ready builtins."""
-        out = {f: getattr(self, f) for f in ("lossless", "padded_rows", "padded_drafts", "info", "checked")}
+        out = {
+            f: getattr(self, f)
+            for f in ("lossless", "padded_rows", "padded_drafts", "info", "checked")
+        }
         for name in ("plans", "requests", "steps", "discarded", "scheduler"):
             out[name] = [asdict(row) for row in getattr(self, name)]
         return out | {"scheduler_stats": asdict(self.scheduler_stats)}

@@ -51,8 +51,9 @@ def test_rate(rate: Any) -> None:
 
 
 def test_other_arguments() -> None:
-    request = parse(length=2, law="constant", sampling="random", lossless=False, seed=9)
-    assert request == AcceptanceRequest(length=2.0, law="constant", sampling="random", seed=9)
+    request = parse(length=2, law="constant", sampling="random", lossless=True, seed=9)
+    expected = {"length": 2.0, "law": "constant", "sampling": "random", "lossless": True}
+    assert request == AcceptanceRequest(**expected, seed=9)
     assert (type(request.length), request.cost) == (float, "lean")
     assert (request.rate, request.rates, request.script, request.trace) == (None,) * 4
 
@@ -150,11 +151,6 @@ def test_rates_become_a_tuple_of_floats() -> None:
         # not yet
         ((), {"script": [3, 0]}, f"script=[3, 0] {NOT_YET}"),
         ((), {"trace": "counts.json"}, f"trace='counts.json' {NOT_YET}"),
-        (
-            (0.5,),
-            {"lossless": True},
-            "lossless=True is not available yet; available: lossless=False",
-        ),
         ((0.5,), {"cost": "faithful"}, "cost='faithful' is not available yet; available: lean"),
     ],
 )

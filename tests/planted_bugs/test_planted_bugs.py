@@ -3,6 +3,8 @@
 A planted bug lives in vLLM's own code, never in ours; ``monkeypatch`` takes it out again.
 """
 
+import re
+
 import pytest
 
 pytestmark = pytest.mark.acceptance_rate(0.5)
@@ -36,10 +38,32 @@ def model_runner(core):
     return core.model_executor.driver_worker.worker.model_runner
 
 
-def test_the_unmodified_engine_passes(spec_engine):
-    run = spec_engine.generate(PROMPTS, max_tokens=24)
+@pytest.fixture
+def lossless(spec_engine):
+    """A lossless run under the planted bug, its truth taken before: the bug may break that too."""
+
+    def run():
+        spec_engine.set_acceptance(0.5, lossless=True)
+        made = spec_engine.generate(PROMPTS, max_tokens=24)
+        spec_engine.runs.clear()  # judged here; the automatic checks would fail this test
+        return made
+
+    run().check("outputs", "drafter")
+    return run
+
+
+def fails(run, check):
+    with pytest.raises(AssertionError) as failure:
+        run.check(check)
+    return str(failure.value)
+
+
+@pytest.mark.parametrize("lossless", [False, True])
+def test_the_unmodified_engine_passes(spec_engine, lossless):
+    run = spec_engine.generate(PROMPTS, max_tokens=24, lossless=lossless)
     run.check()
-    assert run.checked == {"acceptance": "passed", "accounting": "passed"}
+    assert set(run.checked.values()) == {"passed"}
+    assert len(run.checked) == (4 if lossless else 2)
 
 
 def test_drafts_never_reach_the_scheduler(monkeypatch, core, caught):
@@ -98,3 +122,67 @@ def test_rows_and_requests_are_misaligned(monkeypatch, model_runner, caught):
     monkeypatch.setattr(model_runner, "sample", swapped)
     message = caught("accounting")
     assert message.startswith("accounting: request ")
+
+
+def test_a_rejected_token_is_counted_as_computed(monkeypatch, model_runner, lossless):
+    """The worker's count runs ahead of the truth: positions and KV slots shift by one."""
+    postprocess = model_runner.postprocess_sampled
+
+    def one_less(idx_mapping, sampled, num_sampled, num_rejected, *args, **kwargs):
+        num_rejected = (num_rejected - 1).clamp(min=0)
+        return postprocess(idx_mapping, sampled, num_sampled, num_rejected, *args, **kwargs)
+
+    monkeypatch.setattr(model_runner, "postprocess_sampled", one_less)
+    message = fails(lossless(), "outputs")
+    assert re.match(
+        r"outputs: request \d: output token \d+ is \d+, the target alone says \d+; "
+        r"after step \d+ \([0-3] of 3 drafts accepted\), position \d+ "
+        r"\(block 0, slot \d+\); the target's logprob margin there is [\d.e-]+",
+        message,
+    )
+
+
+def test_the_drafter_sees_the_wrong_hidden_state(monkeypatch, model_runner, lossless):
+    """Outputs stay right; the drafts after an accepted run are those of another position."""
+    propose = model_runner.speculator.propose
+
+    def shifted(input_batch, metadata, slots, hidden_states, aux, num_sampled, *args, **kwargs):
+        moved = hidden_states.roll(1, 0) if input_batch.num_draft_tokens else hidden_states
+        return propose(input_batch, metadata, slots, moved, aux, num_sampled, *args, **kwargs)
+
+    monkeypatch.setattr(model_runner.speculator, "propose", shifted)
+    run = lossless()
+    run.check("outputs")
+    assert re.match(
+        r"drafter: request \d, step \d+, position \d+, after [0-3] accepted drafts: proposed "
+        r"\[\d+, \d+, \d+\], where the same prefix without accepted drafts gets \[",
+        fails(run, "drafter"),
+    )
+
+
+def test_the_drafter_forgets_accepted_tokens(monkeypatch, model_runner, lossless):
+    """Its sequence length counts one rejected draft too many after a partly accepted step."""
+    propose = model_runner.speculator.propose
+
+    def longer(input_batch, metadata, slots, hidden, aux, num_sampled, num_rejected, *args, **kw):
+        kept = (num_rejected + (num_sampled > 1).int()).clamp(max=3)
+        return propose(input_batch, metadata, slots, hidden, aux, num_sampled, kept, *args, **kw)
+
+    monkeypatch.setattr(model_runner.speculator, "propose", longer)
+    run = lossless()
+    run.check("outputs")
+    assert fails(run, "drafter").startswith("drafter: request ")
+
+
+def test_a_block_of_the_kv_cache_is_lost(monkeypatch, model_runner, lossless):
+    """The first block of the first request is zeroed while it is in use."""
+    execute_model = model_runner.execute_model
+    steps = iter(range(10**6))
+
+    def zeroing(*args, **kwargs):
+        if next(steps) == 4:
+            model_runner.kv_caches[0].zero_()
+        return execute_model(*args, **kwargs)
+
+    monkeypatch.setattr(model_runner, "execute_model", zeroing)
+    assert fails(lossless(), "outputs").startswith("outputs: request ")

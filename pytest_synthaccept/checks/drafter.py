@@ -1,0 +1,41 @@
+"""``drafter``: what the drafter proposes depends on the committed tokens, not on how they came."""
+
+from __future__ import annotations
+
+from pytest_synthaccept.run import SpecRun
+
+
+def check_drafter(run: SpecRun) -> str | None:
+    """The drafter's own tokens equal those of a run that accepted nothing, prefix by prefix.
+
+    That run visits every committed prefix, one token a step. A drafter that keeps a rejected
+    token's KV entry, reads a stale hidden state or is off by a position proposes otherwise
+    after accepted drafts, though the outputs stay right.
+    """
+    __tracebackhide__ = True
+    if not run.lossless:
+        return "not a lossless run"
+    reference = run.reference_proposals()
+    if reference is None:
+        return "no engine to make the reference run with"
+    compared = 0
+    before: dict[tuple[int, int], int] = {}
+    for step in run.steps:
+        expected = reference.get((step.index, step.position))
+        if expected is not None:
+            compared += 1
+            width = min(len(expected), len(step.proposed))
+            if step.proposed[:width] != expected[:width]:
+                last = before.get((step.index, step.sample))
+                came = "after its prefill" if last is None else f"after {last} accepted drafts"
+                raise AssertionError(
+                    f"drafter: request {step.request}{_sample(step.sample)}, step {step.step}, "
+                    f"position {step.position}, {came}: proposed {list(step.proposed)}, where "
+                    f"the same prefix without accepted drafts gets {list(expected)}"
+                )
+        before[step.index, step.sample] = step.accepted
+    return None if compared else "no prefix in common with the reference run"
+
+
+def _sample(sample: int) -> str:
+    return f" sample {sample}" if sample else ""
