@@ -152,9 +152,7 @@ class SpecEngine:
         per_prompt = [
             _one_per_prompt("max_tokens", max_tokens, len(prompts)),
             _one_per_prompt("sampling_params", sampling_params, len(prompts)),
-            _one_per_prompt(
-                "keys", range(len(prompts)) if keys is None else list(keys), len(prompts)
-            ),
+            _one_per_prompt("keys", range(len(prompts)) if keys is None else keys, len(prompts)),
         ]
         with self.run(lossless=lossless) as run:
             asked = enumerate(zip(prompts, *per_prompt, strict=True))
@@ -286,6 +284,8 @@ def _prompt_list(prompts: Any) -> list[Any]:
 
 def _one_per_prompt(name: str, value: Any, count: int) -> list[Any]:
     __tracebackhide__ = True
+    if name == "keys" and not isinstance(value, Sequence):
+        raise EngineError(f"generate: keys={value!r} must be a list, one integer per prompt")
     if value is None or isinstance(value, Mapping) or not isinstance(value, Sequence):
         return [value] * count
     if len(value) != count:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,9 +53,11 @@ class LiveRun(SpecRun):
         self._number = number
         self._ids: dict[str, list[Request]] = {}  # vLLM's request id -> its samples
         self._prepared: list[Prepared] = []
+        self._state = "not open yet"
 
     def __enter__(self) -> LiveRun:
         engine = self._engine
+        self._state = "open"
         seam.record_stats(engine.llm, self.scheduler_stats)
         engine.call_workers("synthaccept_begin", plan_row(self.plans[0]), self.lossless)
         engine.opened(self)
@@ -66,10 +68,16 @@ class LiveRun(SpecRun):
         if error is not None:
             self.abandon()
             return
-        while self._unfinished():
-            self.step()
-        self._drain_queue()
-        fill(self, self._engine.call_workers("synthaccept_drain"))
+        try:
+            while self._unfinished():
+                self.step()
+            self._drain_queue()
+            self._require_complete()
+            fill(self, self._engine.call_workers("synthaccept_drain"))
+        except BaseException:
+            self.abandon()
+            raise
+        self._state = "over"
         self._decode()
         self._engine.finished(self)
 
@@ -83,6 +91,7 @@ class LiveRun(SpecRun):
     ) -> None:
         """Give the engine one more request; see ``SpecEngine.generate`` for the arguments."""
         __tracebackhide__ = True
+        self._require_open()
         self.add_all([self.prepare(len(self._ids), prompt, key, max_tokens, sampling_params)])
 
     def prepare(
@@ -129,7 +138,9 @@ class LiveRun(SpecRun):
                     request.expected, request.margins = expected, truth.margins[: len(expected)]
             request_id = format_id(self._number, one.order, one.key)
             with _quiet():
-                seam.add_request(self._engine.llm, request_id, one.tokens, one.params)
+                refusal = seam.add_request(self._engine.llm, request_id, one.tokens, one.params)
+            if refusal is not None:
+                raise EngineError(f"vLLM refuses prompt {one.order}: {refusal}")
             self._ids[request_id] = samples
             self._prepared.append(one)
             self.requests.extend(samples)
@@ -156,6 +167,7 @@ class LiveRun(SpecRun):
     def step(self, n: int = 1) -> None:
         """Let the engine step ``n`` times, or until nothing is unfinished."""
         __tracebackhide__ = True
+        self._require_open()
         for _ in range(n):
             if not self._unfinished():
                 return
@@ -164,6 +176,7 @@ class LiveRun(SpecRun):
     def abort(self, key: int) -> None:
         """Abort the unfinished requests of a key; what they have committed stays in ``outputs``."""
         __tracebackhide__ = True
+        self._require_open()
         ids = [i for i, samples in self._ids.items() if samples[0].key == key]
         if not ids:
             known = ", ".join(str(s[0].key) for s in self._ids.values())
@@ -177,6 +190,7 @@ class LiveRun(SpecRun):
 
     def abandon(self) -> None:
         """Abort everything and leave the engine clean; the run keeps no records."""
+        self._state = "over"
         if self._engine.failure is None:
             self._abort(list(self._ids))
             self._drain_queue()
@@ -203,11 +217,27 @@ class LiveRun(SpecRun):
             self._engine.failure = f"{type(error).__name__}: {error}"
             raise
         for output in outputs:
+            if output.request_id not in self._ids:
+                continue  # given to vLLM directly; its answer is for whoever asked
             for completion in output.outputs:
                 request = self._ids[output.request_id][completion.index]
                 request.output = list(completion.token_ids)
                 request.text = completion.text or ""
                 request.finish_reason = completion.finish_reason
+
+    def _require_open(self) -> None:
+        __tracebackhide__ = True
+        if self._state != "open":
+            raise EngineError(f"this run is {self._state}; use it inside its with block")
+
+    def _require_complete(self) -> None:
+        __tracebackhide__ = True
+        lost = [str(r.key) for r in self.requests if r.finish_reason is None]
+        if lost:
+            raise EngineError(
+                f"requests {', '.join(lost)} ended without an answer here: something else stepped "
+                "the engine inside the run; step it by run.step() alone"
+            )
 
     def _drain_queue(self) -> None:
         """Async scheduling leaves a step in flight when the last request ends."""
@@ -222,7 +252,9 @@ class LiveRun(SpecRun):
 
     def _tokens(self, prompt: Sequence[int] | str) -> list[int]:
         __tracebackhide__ = True
-        tokens = list(self._tokenizer().encode(prompt) if isinstance(prompt, str) else prompt)
+        if isinstance(prompt, str):
+            return list(self._tokenizer().encode(prompt))
+        tokens = list(prompt) if isinstance(prompt, Iterable) else []
         if not tokens or not all(isinstance(t, int) and not isinstance(t, bool) for t in tokens):
             raise EngineError(
                 f"prompt {prompt!r} must be a non-empty list of token ids, or a string"
@@ -247,8 +279,10 @@ def _sampling_params(given: Any, max_tokens: int | None) -> Any:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    if max_tokens is not None and (isinstance(max_tokens, bool) or max_tokens < 1):
+    if max_tokens is not None and not (type(max_tokens) is int and max_tokens >= 1):
         raise EngineError(f"max_tokens={max_tokens!r} must be an integer >= 1")
+    if given is not None and not isinstance(given, SamplingParams):
+        raise EngineError(f"sampling_params={given!r} must be vllm.SamplingParams, or left out")
     if given is None:
         params = SamplingParams(
             temperature=0.0, ignore_eos=True, detokenize=False, max_tokens=DEFAULT_MAX_TOKENS

@@ -11,6 +11,7 @@ Everything around them (penalties, grammar, logprobs, bookkeeping) stays vLLM's 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,23 @@ def describe(worker: Any) -> dict[str, Any]:
         "max_model_len": int(runner.max_model_len),
         "num_speculative_tokens": int(getattr(runner, "num_speculative_steps", 0)),
     }
+
+
+def replace_what_cannot_be_interpreted() -> str:
+    """Use vLLM's own PyTorch code for top-k and top-p, whose kernel Triton's interpreter refuses.
+
+    Returns what masks them now, for ``SpecEngine.info``.
+    """
+    from vllm.v1.sample.ops import topk_topp_sampler as module
+
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        return "triton"
+
+    def in_pytorch(logits: Any, k: Any, p: Any) -> Any:
+        return module.apply_top_k_top_p_pytorch(logits, k, p, allow_cpu_sync=True)
+
+    module.apply_top_k_top_p_triton = in_pytorch
+    return "pytorch"
 
 
 def prefill_len(worker: Any) -> Any:
@@ -169,9 +187,18 @@ def _add_request_hook(req_states: Any, hooks: Hooks) -> Callable[..., None]:
 # --- the parent's side: vllm.LLM and what hangs on it ---
 
 
-def add_request(llm: Any, request_id: str, tokens: list[int], params: Any) -> None:
-    """Queue a request under an id of our own; ``LLM.generate`` would number it."""
-    llm.llm_engine.add_request(request_id, {"prompt_token_ids": tokens}, params)
+def add_request(llm: Any, request_id: str, tokens: list[int], params: Any) -> str | None:
+    """Queue a request under an id of our own; ``LLM.generate`` would number it.
+
+    Returns the first line of vLLM's objection, if it has one.
+    """
+    from vllm.exceptions import VLLMValidationError  # a ValueError in 0.26, not in 0.32
+
+    try:
+        llm.llm_engine.add_request(request_id, {"prompt_token_ids": tokens}, params)
+    except (ValueError, VLLMValidationError) as error:
+        return str(error).splitlines()[0]
+    return None
 
 
 def record_stats(llm: Any, into: Any) -> None:

@@ -158,6 +158,7 @@ class WorkerExtension:
             recorder = Recorder(self, facts)
             seam.install(self, recorder)
             self._synthaccept = recorder
+            facts["top_k_top_p"] = seam.replace_what_cannot_be_interpreted()
         return facts
 
     def synthaccept_begin(self, plan: list[Any], lossless: bool = False) -> None:

@@ -74,7 +74,7 @@ def test_sampling_parameters_of_every_kind(spec_engine, prompts):
         SamplingParams(temperature=0.0, repetition_penalty=1.2, presence_penalty=0.5, seed=6),
         SamplingParams(temperature=0.0, logprobs=2, ignore_eos=True),
         SamplingParams(temperature=0.0, allowed_token_ids=[7, 8, 9], ignore_eos=True),
-        SamplingParams(temperature=0.0, bad_words=["a"], ignore_eos=True),
+        SamplingParams(temperature=1.0, top_k=5, top_p=0.8, seed=7, ignore_eos=True),
     ]
     run = spec_engine.generate(prompts, max_tokens=24, sampling_params=params)
     assert all(len(output) == 24 for output in run.outputs)
