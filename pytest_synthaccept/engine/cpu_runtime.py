@@ -2,8 +2,7 @@
 
 vLLM's CPU build selects Model Runner V2 only where Triton has a backend named "cpu". The
 interpreter compiles nothing, so an entry that merely exists is enough; it must be there
-before ``vllm.triton_utils`` is imported, in the engine core and in every worker. vLLM calls
-the ``vllm.platform_plugins`` entry points first thing in each process: that is ``register``.
+before ``vllm.triton_utils`` is imported, in the engine core and in every worker.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def require_armed() -> None:
 def register() -> None:
     """Give Triton a "cpu" backend, if this process belongs to one of our CPU engines.
 
-    Returns None: to vLLM that means "no platform of mine here". A real triton-cpu is left alone.
+    A real triton-cpu is left alone.
     """
     if os.environ.get(ENABLED) != "1":
         return

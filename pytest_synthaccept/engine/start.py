@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_synthaccept.engine import cpu_runtime
+from pytest_synthaccept.engine import cpu_runtime, every_process
 from pytest_synthaccept.engine.config import (
     Drafter,
     EngineConfig,
@@ -35,6 +35,12 @@ _ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
 }
 _ENVIRONMENT_BY_DEVICE = {"cpu": {"VLLM_CPU_KVCACHE_SPACE": "1"}, "cuda": {}}
+# A tiny model spends its time in the interpreter; a second thread only spins, and cores that
+# were bound are lost to the other processes of a test run.
+_ENVIRONMENT_OF_TINY = {
+    "cpu": {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"},
+    "cuda": {},
+}
 
 _DEFAULTS = {
     # Nothing is compiled for an engine that runs a few hundred steps, and blocks as small as
@@ -80,11 +86,14 @@ def start(config: EngineConfig, *, speculation: bool = True) -> Started:
     if not speculation:
         for name in ("speculative_config", "worker_extension_cls"):
             del args[name]
-    with _environment(args, device), _quiet(), _global_random_state():
+    tiny = is_tiny(config)
+    with _environment(args, device, tiny), _quiet(), _global_random_state():
         if device.name == "cpu":
             cpu_runtime.arm()  # for good: kernels are made lazily
             cpu_runtime.require_armed()
             cpu_runtime.register()
+            if tiny:
+                one_thread()
         try:
             from vllm import LLM, envs
 
@@ -102,7 +111,7 @@ def engine_args(config: EngineConfig, device: Device) -> dict[str, Any]:
     drafter = config.drafter or Drafter("eagle")
     speculative = drafter.to_vllm() | dict(given.pop("speculative_config", None) or {})
     refuse_unsupported(given, speculative)
-    tiny = config.model is None and "model" not in given
+    tiny = is_tiny(config)
     model = given.pop("model", config.model)
     require_path("the target model", model)
     require_path("the draft model", speculative.get("model"))
@@ -126,6 +135,18 @@ def engine_args(config: EngineConfig, device: Device) -> dict[str, Any]:
     }
 
 
+def is_tiny(config: EngineConfig) -> bool:
+    """Whether the target is the plugin's own."""
+    return config.model is None and "model" not in config.args
+
+
+def one_thread() -> None:
+    """Let torch compute in one thread in this process, where its library is loaded already."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 def _tiny_drafter(method: str) -> str:
     from pytest_synthaccept.models import tiny_drafter
 
@@ -133,9 +154,12 @@ def _tiny_drafter(method: str) -> str:
 
 
 @contextlib.contextmanager
-def _environment(args: dict[str, Any], device: Device) -> Iterator[None]:
+def _environment(args: dict[str, Any], device: Device, tiny: bool) -> Iterator[None]:
     """vLLM reads these while it starts; afterwards the process has its own environment back."""
     wanted = _ENVIRONMENT | _ENVIRONMENT_BY_DEVICE[device.name]
+    wanted |= {every_process.OWNER: str(os.getpid())}
+    if tiny:
+        wanted |= _ENVIRONMENT_OF_TINY[device.name]
     if device.name == "cpu" and (ranks := args.get("tensor_parallel_size", 1)) > 1:
         wanted |= {"VLLM_CPU_OMP_THREADS_BIND": split_cores(ranks)}
     added = {name: value for name, value in wanted.items() if name not in os.environ}
