@@ -54,3 +54,4 @@ def test_kill_9_leaves_no_engine_core(tmp_path):
         assert [pid for pid in engines if alive(pid)] == []
     finally:
         parent.kill()
+        parent.stdout.close()
