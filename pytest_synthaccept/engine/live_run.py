@@ -60,6 +60,7 @@ class LiveRun(SpecRun):
         self._state = "open"
         seam.record_stats(engine.llm, self.scheduler_stats)
         engine.call_workers("synthaccept_begin", plan_row(self.plans[0]), self.lossless)
+        self.kv_cache.pool_before = seam.free_blocks(engine.llm)
         engine.opened(self)
         return self
 
@@ -78,6 +79,7 @@ class LiveRun(SpecRun):
             self.abandon()
             raise
         self._state = "over"
+        self.kv_cache.pool_after = seam.free_blocks(self._engine.llm)
         self._decode()
         self._engine.finished(self)
 

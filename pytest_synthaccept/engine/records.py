@@ -27,7 +27,9 @@ def fill(run: SpecRun, answers: list[dict[str, Any] | None]) -> None:
         elif row.flags & PADDED and not gone:
             run.padded_rows += 1
             run.padded_drafts += row.scheduled
-    run.scheduler.extend(_scheduler_step(lanes, step) for step in records["scheduler"])
+    held = dict.fromkeys(range(len(lanes)), 0)
+    run.scheduler.extend(_scheduler_step(lanes, held, step) for step in records["scheduler"])
+    run.kv_cache.blocks = [step.blocks for step in run.scheduler]
 
 
 def _one_truth(answers: list[dict[str, Any] | None]) -> dict[str, Any]:
@@ -74,9 +76,16 @@ def _step(lane: RequestId, row: LedgerRow) -> Step:
     )
 
 
-def _scheduler_step(lanes: list[RequestId], step: dict[str, Any]) -> SchedulerStep:
+def _scheduler_step(
+    lanes: list[RequestId], held: dict[int, int], step: dict[str, Any]
+) -> SchedulerStep:
+    """``held`` counts the KV blocks of each lane from step to step."""
+    for lane in step["preempted"]:
+        held[lane] = 0
+    for lane, *_, new_blocks in step["rows"]:
+        held[lane] += new_blocks
     return SchedulerStep(
-        rows=tuple(_scheduled_row(lanes, *row) for row in step["rows"]),
+        rows=tuple(_scheduled_row(lanes, held, *row) for row in step["rows"]),
         preempted=tuple(lanes[lane].key for lane in step["preempted"]),
         finished=tuple(lanes[lane].key for lane in step["finished"]),
     )
@@ -84,6 +93,7 @@ def _scheduler_step(lanes: list[RequestId], step: dict[str, Any]) -> SchedulerSt
 
 def _scheduled_row(
     lanes: list[RequestId],
+    held: dict[int, int],
     lane: int,
     tokens: int,
     drafts: int,
@@ -108,4 +118,5 @@ def _scheduled_row(
         computed=computed,
         prefill_len=prefill_len,
         new_blocks=new_blocks,
+        blocks=held[lane],
     )

@@ -247,6 +247,14 @@ def step_in_flight(llm: Any) -> bool:
     return core is not None and bool(core.batch_queue)
 
 
+def free_blocks(llm: Any) -> int | None:
+    """Free blocks of the KV block pool; None where the engine core lives in another process."""
+    core = _in_process_core(llm)
+    if core is None:
+        return None
+    return int(core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
+
+
 def shutdown(llm: Any, *, others_alive: bool) -> None:
     """End an engine. The distributed state of this process goes with the last engine in it."""
     if _in_process_core(llm) is not None and others_alive:

@@ -2,6 +2,7 @@
 
 from pytest_synthaccept.run.records import (
     Acceptance,
+    KvCache,
     Request,
     ScheduledRow,
     SchedulerStats,
@@ -12,6 +13,7 @@ from pytest_synthaccept.run.spec_run import Proposals, SpecRun
 
 __all__ = [
     "Acceptance",
+    "KvCache",
     "Proposals",
     "Request",
     "ScheduledRow",

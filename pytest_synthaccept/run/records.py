@@ -48,6 +48,7 @@ class ScheduledRow:
     computed: int  # num_computed_tokens before the step
     prefill_len: int  # prompt, plus outputs so far after a preemption
     new_blocks: int = 0  # KV blocks allocated for this step
+    blocks: int = 0  # KV blocks held in this step
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,11 @@ class SchedulerStep:
         """Request key -> drafts scheduled (summed over requests that share a key)."""
         return self._by_key("drafts")
 
+    @property
+    def blocks(self) -> dict[int, int]:
+        """Request key -> KV blocks held (summed over requests that share a key)."""
+        return self._by_key("blocks")
+
     def _by_key(self, name: str) -> dict[int, int]:
         out: dict[int, int] = {}
         for row in self.rows:
@@ -83,6 +89,20 @@ class SchedulerStats:
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
     num_accepted_tokens_per_pos: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class KvCache:
+    """KV blocks over the run.
+
+    ``blocks[i]`` maps request keys to the blocks held in engine step i (summed over requests
+    that share a key). ``pool_before`` and ``pool_after`` are free blocks of the pool, None
+    where the engine core lives in another process.
+    """
+
+    blocks: list[dict[int, int]] = field(default_factory=list)
+    pool_before: int | None = None
+    pool_after: int | None = None
 
 
 @dataclass(slots=True)

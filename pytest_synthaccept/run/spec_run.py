@@ -9,6 +9,7 @@ from typing import Any
 from pytest_synthaccept.acceptance.plan import AcceptancePlan
 from pytest_synthaccept.run.records import (
     Acceptance,
+    KvCache,
     Request,
     ScheduledRow,
     SchedulerStats,
@@ -36,6 +37,7 @@ class SpecRun:
     steps: list[Step] = field(default_factory=list)
     discarded: list[Step] = field(default_factory=list)
     scheduler: list[SchedulerStep] = field(default_factory=list)
+    kv_cache: KvCache = field(default_factory=KvCache)
     scheduler_stats: SchedulerStats = field(default_factory=SchedulerStats)
     padded_rows: int = 0  # rows whose drafts were all placeholders
     padded_drafts: int = 0
@@ -97,6 +99,7 @@ class SpecRun:
         }
         for name in ("plans", "requests", "steps", "discarded", "scheduler"):
             out[name] = [asdict(row) for row in getattr(self, name)]
+        out["kv_cache"] = [self.kv_cache.pool_before, self.kv_cache.pool_after]
         return out | {"scheduler_stats": asdict(self.scheduler_stats)}
 
     @classmethod
@@ -113,13 +116,15 @@ class SpecRun:
                 finished=tuple(row["finished"]),
             )
 
+        scheduler = [scheduler_step(row) for row in data["scheduler"]]
         return cls(
+            kv_cache=KvCache([step.blocks for step in scheduler], *data["kv_cache"]),
             lossless=data["lossless"],
             plans=[AcceptancePlan(**p | {"rates": tuple(p["rates"])}) for p in data["plans"]],
             requests=[Request(**row) for row in data["requests"]],
             steps=steps(data["steps"]),
             discarded=steps(data["discarded"]),
-            scheduler=[scheduler_step(row) for row in data["scheduler"]],
+            scheduler=scheduler,
             scheduler_stats=SchedulerStats(**data["scheduler_stats"]),
             padded_rows=data["padded_rows"],
             padded_drafts=data["padded_drafts"],

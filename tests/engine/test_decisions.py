@@ -42,6 +42,7 @@ def test_preemption(spec_engine_factory, prompts, reference, assert_same_decisio
     run = engine.generate(prompts, max_tokens=TOKENS)
     assert any(step.preempted for step in run.scheduler), "the pool was large enough: no preemption"
     assert_same_decisions(run, reference)
+    assert run.kv_cache.pool_before == run.kv_cache.pool_after
     # A resume yields a token without verification, so the tables differ in length.
     assert len(run.steps) != len(reference.steps)
 

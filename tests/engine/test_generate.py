@@ -218,6 +218,19 @@ def test_an_exception_inside_a_run_leaves_the_engine_usable(spec_engine):
 
 
 @pytest.mark.acceptance_rate(0.5)
+def test_kv_blocks_held_and_given_back(spec_engine, prompts):
+    run = spec_engine.generate(prompts, max_tokens=40)
+    block_size = spec_engine.info["block_size"]
+    for step, blocks in zip(run.scheduler, run.kv_cache.blocks, strict=True):
+        for row in step.rows:
+            assert blocks[row.request] == row.blocks
+            # Enough for what is computed in this step, and at most one block of lookahead.
+            needed = -(-(row.computed + row.tokens) // block_size)
+            assert needed <= row.blocks <= needed + 1
+    assert run.kv_cache.pool_before == run.kv_cache.pool_after > 0
+
+
+@pytest.mark.acceptance_rate(0.5)
 def test_info_names_what_ran(spec_engine):
     info = spec_engine.info
     assert info["model_runner"] == "v2"
@@ -238,4 +251,5 @@ def test_a_run_survives_json(spec_engine, prompts):
     assert back.to_dict() == run.to_dict()
     assert back.steps == run.steps
     assert back.acceptance == run.acceptance
+    assert back.kv_cache == run.kv_cache
     back.check()
