@@ -124,7 +124,8 @@ def test_the_ends_of_the_cdf_stay_inside(u, small_blocks, monkeypatch):
 
     The kernel's u is set through the token seed's inverse: see `key_for`.
     """
-    logits = [-math.inf, 0.0, -math.inf, *[0.0] * 30, -math.inf, 0.0, -math.inf]
+    nothing = [-math.inf] * 17  # a block and more
+    logits = [*nothing, 0.0, -math.inf, *[0.0] * 30, -math.inf, 0.0, *nothing]
     tokens = [token for token, x in enumerate(logits) if x == 0]
     key = key_for(u)
     pair = Pair(1, num_slots=1).begin(plan(0.0, seed=0))

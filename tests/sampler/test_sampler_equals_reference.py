@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from sampler_cases import DEVICE, GEOMETRIC, Batch, Pair, Row, make_batch, make_logits, plan
+from sampler_cases import DEVICE, GEOMETRIC, Batch, Pair, Plan, Row, make_batch, make_logits, plan
 
 from pytest_synthaccept.run.ledger import NO_ALTERNATIVE, VERIFICATION
 from pytest_synthaccept.sampler import launch, rejection_sample
@@ -22,6 +22,11 @@ def random_row(rng: random.Random, slot: int, k: int, vocab: int) -> Row:
         if rng.random() < 0.1:
             drafts[n] = rng.choice((-1, 0, vocab, vocab + 5))
     return Row(slot, drafts, pos=rng.choice((1, 4, 5, 10, 1000, 100_000)))
+
+
+def random_plan(rng: random.Random, k: int) -> Plan:
+    rates = sorted((rng.random() for _ in range(k)), reverse=True)
+    return plan(*rates, sampling=rng.choice(("exact", "random")), seed=rng.randrange(2**32))
 
 
 def spoil(rng: random.Random, logits: torch.Tensor) -> None:
@@ -47,9 +52,8 @@ def test_random_histories(seed, small_blocks):
     k = (1, 2, 3, 4, 7, 16)[seed % 6]
     vocab = rng.choice((1, 2, 15, 16, 17, 45))
     num_slots = 8
-    options = {"sampling": rng.choice(("exact", "random")), "seed": rng.randrange(2**32)}
     pair = Pair(k, num_slots, ledger_chunk_rows=rng.choice((1, 5, 100)))
-    pair.begin(plan(*sorted((rng.random() for _ in range(k)), reverse=True), **options))
+    pair.begin(random_plan(rng, k))
     for slot in range(num_slots - 1):
         pair.open(slot, rng.randrange(2**32), slot % 3)
     for _ in range(3):
@@ -67,8 +71,7 @@ def test_random_histories(seed, small_blocks):
         index = rng.choice((torch.int32, torch.int64))
         pair.sample(Batch(rows, logits, temperature, k, index))
         if rng.random() < 0.5:
-            rates = sorted((rng.random() for _ in range(k)), reverse=True)
-            pair.set_plan(plan(*rates, **options))
+            pair.set_plan(random_plan(rng, k))
         pair.mark(slots[::2])
         # A request resumes in another slot; a new one may take its place.
         old, new = rng.sample(range(num_slots), 2)
