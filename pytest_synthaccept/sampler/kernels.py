@@ -276,7 +276,6 @@ def emit_kernel(
         t = (u * (total >> 30) + ((u * (total & 0x3FFFFFFF)) >> 30)) >> 2
         ends = tl.associative_scan(shares, 0, _sum)
         chosen = tl.reduce((ends <= t).to(tl.int32), 0, _sum)
-        chosen = tl.minimum(chosen, num_blocks - 1)
         t -= tl.reduce(tl.where(blocks < chosen, shares, 0), 0, _sum)
         share = tl.reduce(tl.where(blocks == chosen, shares, 0), 0, _sum)
 

@@ -199,7 +199,7 @@ def test_order_company_and_chunks_do_not_matter(temperature, small_blocks):
         for key in order:
             pair.open((key + shift) % 7, key=100 + key)
         history: dict[int, list[tuple[int, ...]]] = {key: [] for key in order}
-        for step in range(4):
+        for step in range(2):
             for keys in calls:
                 rows = [Row((key + shift) % 7, drafts[key], pos=10 + 4 * step) for key in keys]
                 batch = make_batch(rows, 40, 3, temperature=temperature)
