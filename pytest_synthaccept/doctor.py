@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import platform
+import tempfile
 from collections.abc import Iterator
 from importlib import metadata
 from typing import NamedTuple
@@ -93,6 +93,8 @@ def _cache() -> Finding:
         return Finding("cache", str(error), usable=False)
     # The folder is made when a model is written: what counts is the nearest that exists.
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
-    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-        return Finding("cache", f"{folder} (writable)")
-    return Finding("cache", f"{folder} (not writable)", usable=False)
+    try:
+        with tempfile.TemporaryFile(dir=nearest):  # permissions alone do not tell
+            return Finding("cache", f"{folder} (writable)")
+    except OSError:
+        return Finding("cache", f"{folder} (not writable)", usable=False)

@@ -81,7 +81,7 @@ def _checks(text: str) -> tuple[str, ...] | None:
     names = tuple(name.strip() for name in text.split(","))
     for name in names:
         if name not in ALL_NAMES:
-            allowed = f"all, none, or some of {', '.join(ALL_NAMES)}"
+            allowed = f"all, none, or some of {', '.join(CHECKS)}"
             raise ValueError(f"names no check {name!r}; allowed: {allowed}")
         if name not in CHECKS:
             raise ValueError(f"names {name!r}, not available yet; available: {', '.join(CHECKS)}")

@@ -71,7 +71,8 @@ def _request_adds_up(
     terms = (
         f"completed prefills {kinds['prefill']} + rows without drafts {kinds['decode']} "
         f"+ padded rows {kinds['padded'] + empty} "
-        f"+ verification steps {sum(s.accepted + 1 for s in verified)} - truncated {truncated}"
+        f"+ tokens of verification steps {sum(s.accepted + 1 for s in verified)} "
+        f"- truncated by a stop rule {truncated}"
     )
     if emitted - truncated != len(request.output):
         _fail(

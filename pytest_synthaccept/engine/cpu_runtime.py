@@ -31,7 +31,7 @@ def require_armed() -> None:
     if triton_utils is not None and not triton_utils.HAS_TRITON:
         raise EngineError(
             "vllm was imported before the CPU runtime was set up, and has settled on working "
-            "without Triton; load the plugin, or start the first SpecEngine, before that import"
+            "without Triton; load the plugin with -p, or import SpecEngine, before that import"
         )
 
 

@@ -9,11 +9,12 @@ from typing import Any
 
 from pytest_synthaccept.acceptance.plan import AcceptancePlan
 from pytest_synthaccept.acceptance.request import AcceptanceRequest
-from pytest_synthaccept.engine import seam
+from pytest_synthaccept.engine import cpu_runtime, seam
 from pytest_synthaccept.engine.baseline import Baseline
 from pytest_synthaccept.engine.config import Drafter, EngineConfig
 from pytest_synthaccept.engine.live_run import LiveRun, Prepared, plan_row
 from pytest_synthaccept.engine.start import start
+from pytest_synthaccept.engine.versions import installed
 from pytest_synthaccept.errors import AcceptanceError, EngineError
 from pytest_synthaccept.run import Proposals, SpecRun
 
@@ -67,7 +68,12 @@ class SpecEngine:
     @classmethod
     def from_config(cls, config: EngineConfig) -> SpecEngine:
         """The engine of a configuration; see ``EnginePool``."""
-        return cls(config.model, config.drafter, device=config.device, **config.args)
+        args = dict(config.args)
+        model = args.pop("model", config.model)
+        for name, instead in (("drafter", "spec_drafter"), ("device", "--synthaccept-device")):
+            if name in args:
+                raise EngineError(f"{name!r} is not a vLLM engine argument; use {instead}")
+        return cls(model, config.drafter, device=config.device, **args)
 
     @property
     def num_speculative_tokens(self) -> int:
@@ -268,6 +274,10 @@ class SpecEngine:
 
 
 _live: list[SpecEngine] = []
+
+# A script that imports SpecEngine may import vllm next: the runtime must be set up before.
+if installed().cpu_build:
+    cpu_runtime.arm()
 
 
 def _prompt_list(prompts: Any) -> list[Any]:

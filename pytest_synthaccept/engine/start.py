@@ -31,7 +31,7 @@ MIB = 2**20
 _ENVIRONMENT = {
     "VLLM_USE_V2_MODEL_RUNNER": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
 }
 _ENVIRONMENT_BY_DEVICE = {"cpu": {"VLLM_CPU_KVCACHE_SPACE": "1"}, "cuda": {}}
@@ -210,5 +210,7 @@ def _first_cause(error: BaseException) -> str:
     """The innermost error in one line: vLLM wraps the reason several times."""
     while error.__cause__ is not None:
         error = error.__cause__
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{type(error).__name__}: {text}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # A validation error names the field in its second line and the reason in its third.
+    text = "; ".join(lines[:3] if "validation error" in lines[0] else lines[:1]) if lines else ""
+    return f"{type(error).__name__}: {text}"[:400]

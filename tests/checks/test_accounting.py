@@ -40,7 +40,8 @@ def test_a_committed_token_lost(run):
     fails(
         run,
         "accounting: request 0: 19 committed tokens, expected 20 = completed prefills 1 "
-        f"+ rows without drafts 0 + padded rows 0 + verification steps {steps} - truncated {cut}",
+        f"+ rows without drafts 0 + padded rows 0 + tokens of verification steps {steps} "
+        f"- truncated by a stop rule {cut}",
     )
 
 

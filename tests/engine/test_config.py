@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_synthaccept import Drafter
+from pytest_synthaccept import Drafter, SpecEngine
 from pytest_synthaccept.engine import device, start, versions
 from pytest_synthaccept.engine.config import EngineConfig, require_path
 from pytest_synthaccept.errors import EngineError
@@ -133,6 +133,34 @@ def test_equal_configurations_are_one_engine(monkeypatch):
     key = one.key
     monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "1")
     assert one.key != key
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"), [("drafter", "spec_drafter"), ("device", "--synthaccept-device")]
+)
+def test_what_is_not_an_engine_argument(name, instead):
+    with pytest.raises(EngineError) as error:
+        SpecEngine.from_config(EngineConfig(args={name: "x"}))
+    assert str(error.value) == f"{name!r} is not a vLLM engine argument; use {instead}"
+
+
+def test_the_target_may_be_an_engine_argument(tmp_path):
+    with pytest.raises(EngineError, match=r"^the target model .* does not exist; "):
+        SpecEngine.from_config(EngineConfig("other", args={"model": str(tmp_path / "gone")}))
+
+
+def test_a_start_that_fails_says_why_in_one_line():
+    class Wrapped(Exception):
+        pass
+
+    error = Wrapped("outer")
+    error.__cause__ = ValueError(
+        "1 validation error for SchedulerConfig\nmax_num_seqs\n  Input should be >= 1"
+    )
+    assert start._first_cause(error) == (
+        "ValueError: 1 validation error for SchedulerConfig; max_num_seqs; Input should be >= 1"
+    )
+    assert start._first_cause(Wrapped("first\nsecond")) == "Wrapped: first"
 
 
 @pytest.mark.parametrize(

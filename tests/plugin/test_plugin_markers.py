@@ -76,7 +76,7 @@ def test_registered_with_its_signature(pytester):
             "force what the engines of this test accept. Exactly one of rate (mean "
             "accepted/drafted, 0..1), length (tokens per verification step with the bonus, "
             "1..K+1), rates (unconditional per position, non-increasing, K long), script and "
-            "trace. The closest marker wins."
+            "trace (these two and cost='faithful' are not available yet). The closest marker wins."
         ]
     )
 

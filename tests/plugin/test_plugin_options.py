@@ -38,7 +38,7 @@ DEVICE = "is not a device; allowed: auto, cpu, cuda"
 TOKENS = "is not a number of draft tokens; give an integer, 1 or more"
 DRAFTER = "is not METHOD[:MODEL]; for example eagle, or eagle:/path/to/head"
 NO_CONFIG = "has no config.json; give a model folder or a hub name"
-ALL_CHECKS = "outputs, acceptance, accounting, scheduler, kv_cache, drafter"
+ALL_CHECKS = "outputs, acceptance, accounting, drafter"
 CHECK = "names no check {!r}; allowed: all, none, or some of " + ALL_CHECKS
 
 BAD = [
