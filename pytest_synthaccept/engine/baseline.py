@@ -44,13 +44,17 @@ class Baseline:
     def _run(self, keys: list[Any], work: list[tuple[list[int], Any]]) -> None:
         if self._llm is None:
             self._llm = start(self._config, speculation=False).llm
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            outputs = self._llm.generate(
-                [{"prompt_token_ids": prompt} for prompt, _ in work],
-                [params for _, params in work],
-                use_tqdm=False,
-            )
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                outputs = self._llm.generate(
+                    [{"prompt_token_ids": prompt} for prompt, _ in work],
+                    [params for _, params in work],
+                    use_tqdm=False,
+                )
+        except Exception:
+            self.close(others_alive=True)  # the next use starts another
+            raise
         for key, output in zip(keys, outputs, strict=True):
             (completion,) = output.outputs
             margins = [_margin(position) for position in completion.logprobs]

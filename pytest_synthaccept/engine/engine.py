@@ -181,7 +181,7 @@ class SpecEngine:
         if self._open is not None:
             raise EngineError("a run of this engine is open already; leave its with block first")
         self._run_number += 1
-        return LiveRun(self, self._run_number, self.plan, lossless=lossless)
+        return LiveRun(self, self._run_number, lossless=lossless)
 
     def reference_proposals(self, prepared: Sequence[Prepared]) -> Proposals:
         """Run the requests losslessly with nothing accepted: every prefix of them is visited.
@@ -195,7 +195,7 @@ class SpecEngine:
         if missing:
             self._run_number += 1
             nothing = AcceptancePlan((0.0,) * k, requested="rate=0.0")
-            with LiveRun(self, self._run_number, nothing, lossless=True) as run:
+            with LiveRun(self, self._run_number, plan=nothing, lossless=True) as run:
                 run.add_all(
                     [one._replace(order=i, key=i) for i, one in enumerate(missing.values())]
                 )
@@ -282,6 +282,8 @@ if installed().cpu_build:
 
 def _prompt_list(prompts: Any) -> list[Any]:
     __tracebackhide__ = True
+    if not isinstance(prompts, str) and not isinstance(prompts, Sequence):
+        raise EngineError(f"generate: prompts={prompts!r} must be a list of prompts")
     if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
         raise EngineError(
             f"generate: prompts={prompts!r} is one prompt; pass a list of prompts, "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,9 +47,15 @@ class LiveRun(SpecRun):
     """
 
     def __init__(
-        self, engine: SpecEngine, number: int, plan: AcceptancePlan, *, lossless: bool = False
+        self,
+        engine: SpecEngine,
+        number: int,
+        *,
+        plan: AcceptancePlan | None = None,
+        lossless: bool = False,
     ) -> None:
-        super().__init__(lossless=lossless, plans=[plan], info=engine.info)
+        super().__init__(lossless=lossless, info=engine.info)
+        self._plan = plan
         self._engine = engine
         self._number = number
         self._ids: dict[str, list[Request]] = {}  # vLLM's request id -> its samples
@@ -58,8 +65,11 @@ class LiveRun(SpecRun):
     def __enter__(self) -> LiveRun:
         engine = self._engine
         self._state = "open"
+        plan = self._plan or engine.plan  # the one in force when the block is entered
+        assert plan is not None  # SpecEngine.run refuses otherwise
+        self.plans = [plan]
         seam.record_stats(engine.llm, self.scheduler_stats)
-        engine.call_workers("synthaccept_begin", plan_row(self.plans[0]), self.lossless)
+        engine.call_workers("synthaccept_begin", plan_row(plan), self.lossless)
         self.kv_cache.pool_before = seam.free_blocks(engine.llm)
         engine.opened(self)
         return self
@@ -106,8 +116,8 @@ class LiveRun(SpecRun):
     ) -> Prepared:
         """Check a request that will be the run's ``order``-th; nothing is started."""
         __tracebackhide__ = True
-        key = order if key is None else key
-        if isinstance(key, bool) or not isinstance(key, int) or not 0 <= key <= MAX_KEY:
+        number = _integer(order if key is None else key)
+        if number is None or not 0 <= number <= MAX_KEY:
             raise EngineError(f"request key {key!r} must be an integer in 0..{MAX_KEY}")
         tokens = self._tokens(prompt)
         params = _sampling_params(sampling_params, max_tokens)
@@ -123,7 +133,7 @@ class LiveRun(SpecRun):
                 "with the target's greedy output: give temperature=0, or lossless=False"
             )
         limit = room if params.max_tokens is None else min(params.max_tokens, room)
-        return Prepared(order, key, tokens, params, room, limit)
+        return Prepared(order, number, tokens, params, room, limit)
 
     def add_all(self, prepared: Sequence[Prepared]) -> None:
         """Give the engine several requests at once."""
@@ -139,7 +149,7 @@ class LiveRun(SpecRun):
                 for request in samples:
                     request.expected, request.margins = expected, truth.margins[: len(expected)]
             request_id = format_id(self._number, one.order, one.key)
-            with _quiet():
+            with self._fatal(), _quiet():
                 refusal = seam.add_request(self._engine.llm, request_id, one.tokens, one.params)
             if refusal is not None:
                 raise EngineError(f"vLLM refuses prompt {one.order}: {refusal}")
@@ -212,12 +222,8 @@ class LiveRun(SpecRun):
 
     def _step_once(self) -> None:
         __tracebackhide__ = True
-        try:
-            with _quiet():
-                outputs = self._engine.llm.llm_engine.step()
-        except Exception as error:
-            self._engine.failure = f"{type(error).__name__}: {error}"
-            raise
+        with self._fatal(), _quiet():
+            outputs = self._engine.llm.llm_engine.step()
         for output in outputs:
             if output.request_id not in self._ids:
                 continue  # given to vLLM directly; its answer is for whoever asked
@@ -226,6 +232,16 @@ class LiveRun(SpecRun):
                 request.output = list(completion.token_ids)
                 request.text = completion.text or ""
                 request.finish_reason = completion.finish_reason
+
+    @contextmanager
+    def _fatal(self) -> Iterator[None]:
+        """An exception of vLLM's own leaves an engine that nobody should trust again."""
+        __tracebackhide__ = True
+        try:
+            yield
+        except Exception as error:
+            self._engine.failure = f"{type(error).__name__}: {error}"
+            raise
 
     def _require_open(self) -> None:
         __tracebackhide__ = True
@@ -256,12 +272,13 @@ class LiveRun(SpecRun):
         __tracebackhide__ = True
         if isinstance(prompt, str):
             return list(self._tokenizer().encode(prompt))
-        tokens = list(prompt) if isinstance(prompt, Iterable) else []
-        if not tokens or not all(isinstance(t, int) and not isinstance(t, bool) for t in tokens):
+        tokens = [_integer(t) for t in prompt] if isinstance(prompt, Iterable) else []
+        known = [token for token in tokens if token is not None]
+        if not tokens or len(known) < len(tokens):
             raise EngineError(
                 f"prompt {prompt!r} must be a non-empty list of token ids, or a string"
             )
-        return tokens
+        return known
 
     def _tokenizer(self) -> Any:
         tokenizer = self._engine.llm.get_tokenizer()
@@ -274,6 +291,16 @@ class LiveRun(SpecRun):
         for request in self.requests:
             if not request.text and tokenizer is not None:
                 request.text = tokenizer.decode(request.output)
+
+
+def _integer(value: object) -> int | None:
+    """The int of an int, a NumPy integer or the like; None for anything else, bools included."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def _sampling_params(given: Any, max_tokens: int | None) -> Any:

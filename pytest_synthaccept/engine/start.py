@@ -8,7 +8,7 @@ import random
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,7 +109,10 @@ def engine_args(config: EngineConfig, device: Device) -> dict[str, Any]:
     """The arguments for ``vllm.LLM``: defaults, then the caller's, then what the plugin needs."""
     given = dict(config.args)
     drafter = config.drafter or Drafter("eagle")
-    speculative = drafter.to_vllm() | dict(given.pop("speculative_config", None) or {})
+    more = given.pop("speculative_config", None) or {}
+    if not isinstance(more, Mapping):
+        raise EngineError(f"speculative_config={more!r} in the engine arguments must be a dict")
+    speculative = drafter.to_vllm() | dict(more)
     refuse_unsupported(given, speculative)
     tiny = is_tiny(config)
     model = given.pop("model", config.model)

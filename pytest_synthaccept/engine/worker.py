@@ -94,11 +94,14 @@ class Recorder(seam.Hooks):
         self.state.assign(slot, lane)
 
     def _foreign_request(self, request_id: str) -> RequestId:
-        """A request given to vLLM directly: keyed by arrival, its samples by their parent."""
+        """A request given to vLLM directly: keyed by arrival, its samples by their parent.
+
+        Its order is negative: the run's own requests count from 0.
+        """
         sample = sample_of(request_id)
         parent = request_id.removeprefix(f"{sample}_") if "_" in request_id else request_id
         index = self._foreign.setdefault(parent, len(self._foreign))
-        return RequestId(run=-1, order=index, key=index, sample=sample)
+        return RequestId(run=-1, order=-1 - index, key=index, sample=sample)
 
     def scheduled(self, scheduler_output: Any) -> None:
         """Note what the scheduler decided; ``proposed`` completes the step."""

@@ -17,7 +17,7 @@ class Step:
     """
 
     request: int  # the request key
-    index: int  # the request's order in the run
+    index: int  # the request's order in the run; negative if given to vLLM directly
     sample: int
     step: int  # from 0 within (index, sample)
     position: int

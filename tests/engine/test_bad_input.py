@@ -23,6 +23,8 @@ def _engine_stays_usable(spec_engine):
         ([], {}, "generate: prompts is empty; pass at least one prompt"),
         ([1, 2], {}, f"generate: prompts=[1, 2] {ONE_PROMPT}"),
         ("hello", {}, f"generate: prompts='hello' {ONE_PROMPT}"),
+        (None, {}, "generate: prompts=None must be a list of prompts"),
+        ({}, {}, "generate: prompts={} must be a list of prompts"),
         ([[]], {}, f"prompt [] {NOT_A_PROMPT}"),
         ([["a"]], {}, f"prompt ['a'] {NOT_A_PROMPT}"),
         ([1.5], {}, f"prompt 1.5 {NOT_A_PROMPT}"),

@@ -91,6 +91,12 @@ def test_a_model_path_that_is_not_there(tmp_path):
     require_path("the target model", None)
 
 
+def test_a_speculative_config_that_is_none():
+    assert refused(speculative_config=3) == (
+        "speculative_config=3 in the engine arguments must be a dict"
+    )
+
+
 def test_what_the_plugin_needs_wins_and_the_callers_arguments_beat_defaults():
     given = {"max_num_seqs": 3, "speculative_config": {"num_speculative_tokens": 5}}
     args = start.engine_args(EngineConfig(args=given), CPU)

@@ -197,6 +197,40 @@ def test_requests_given_to_vllm_directly_are_keyed_by_arrival(spec_engine):
 
 
 @pytest.mark.acceptance_rate(0.5)
+def test_a_foreign_request_beside_our_own(spec_engine):
+    """Both have key 0; their steps are kept apart."""
+    from vllm import SamplingParams
+
+    params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=20)
+    with spec_engine.run() as run:
+        run.add([1, 2, 3], max_tokens=20)
+        spec_engine.llm.llm_engine.add_request("direct", {"prompt_token_ids": [4, 5]}, params)
+    run.check()
+    own, foreign = ([s.accepted for s in run.steps if s.index == i] for i in (0, -1))
+    assert own[:5] == foreign[:5]
+    assert len(run.outputs) == 1
+
+
+def test_a_run_takes_the_plan_in_force_when_it_is_entered(spec_engine):
+    spec_engine.set_acceptance(0.0)
+    run = spec_engine.run()
+    spec_engine.set_acceptance(1.0)
+    with run:
+        run.add([1, 2, 3], max_tokens=20)
+    assert run.acceptance.rate == 1
+
+
+@pytest.mark.acceptance_rate(0.5)
+def test_numpy_integers_are_integers(spec_engine):
+    import numpy as np
+
+    prompt, key = np.array([1, 5, 7, 9]), np.int64(3)
+    run = spec_engine.generate([prompt], max_tokens=8, keys=[key])
+    assert run.outputs == spec_engine.generate([[1, 5, 7, 9]], max_tokens=8, keys=[3]).outputs
+    assert {type(step.request) for step in run.steps} == {int}
+
+
+@pytest.mark.acceptance_rate(0.5)
 def test_a_run_that_verified_nothing_has_no_rate(spec_engine):
     run = spec_engine.generate([[1, 2, 3]], max_tokens=1)
     assert math.isnan(run.acceptance.rate)
