@@ -57,6 +57,19 @@ def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
+    """A user's mistake in a fixture is one line too."""
+    problem = None
+    try:
+        result = yield
+    except SynthacceptError as error:
+        problem = report.user_mistake(item, error)
+    if problem:
+        pytest.fail(problem, pytrace=False)
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Check the engine runs of a test whose body passed."""
     problem = None

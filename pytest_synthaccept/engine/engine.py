@@ -85,6 +85,7 @@ class SpecEngine:
     def begin_test(self, request: AcceptanceRequest | None, *, where: str) -> None:
         """Take up a test's plan, or none, and forget the runs of the last test."""
         self._finish_open_run()
+        seam.abort_all(self.llm)  # what a test gave to .llm and left behind
         self.runs = []
         self.plan = None
         self.lossless = False
@@ -174,8 +175,8 @@ class SpecEngine:
         """
         __tracebackhide__ = True
         lossless = self.lossless if lossless is None else lossless
-        if self._closed:
-            raise EngineError("this engine is closed; start another")
+        if not self.alive:
+            raise EngineError(f"this engine is {self.failure or 'closed'}; start another")
         if self.plan is None:
             raise AcceptanceError(NO_PLAN)
         if self._open is not None:
@@ -211,8 +212,16 @@ class SpecEngine:
             for position, proposed in self._visited[name].items()
         }
 
+    @property
+    def alive(self) -> bool:
+        """Whether it can still run requests: not closed, and no step of it died."""
+        return not self._closed and self.failure is None
+
     def opened(self, run: LiveRun) -> None:
-        """``run`` was entered: it takes the plan changes from here on."""
+        """``run`` is being entered: it takes the plan changes from here on."""
+        __tracebackhide__ = True
+        if self._open is not None:
+            raise EngineError("a run of this engine is open already; leave its with block first")
         self._open = run
 
     def finished(self, run: LiveRun) -> None:
@@ -232,7 +241,11 @@ class SpecEngine:
 
     def call_workers(self, method: str, *args: Any) -> list[Any]:
         """One ``collective_rpc``: the answers of all ranks."""
-        answers: list[Any] = self.llm.collective_rpc(method, args=args)
+        try:
+            answers: list[Any] = self.llm.collective_rpc(method, args=args)
+        except Exception as error:
+            self.failure = f"{type(error).__name__}: {error}"
+            raise
         return answers
 
     def _install(self) -> dict[str, Any]:

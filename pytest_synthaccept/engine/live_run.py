@@ -64,6 +64,7 @@ class LiveRun(SpecRun):
 
     def __enter__(self) -> LiveRun:
         engine = self._engine
+        engine.opened(self)
         self._state = "open"
         plan = self._plan or engine.plan  # the one in force when the block is entered
         assert plan is not None  # SpecEngine.run refuses otherwise
@@ -71,7 +72,6 @@ class LiveRun(SpecRun):
         seam.record_stats(engine.llm, self.scheduler_stats)
         engine.call_workers("synthaccept_begin", plan_row(plan), self.lossless)
         self.kv_cache.pool_before = seam.free_blocks(engine.llm)
-        engine.opened(self)
         return self
 
     def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:

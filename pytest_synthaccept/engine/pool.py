@@ -24,8 +24,9 @@ class EnginePool:
     def get(self, config: EngineConfig) -> SpecEngine:
         """The live engine of this configuration; one whose step died is replaced."""
         key = config.key
-        if key in self._engines and self._engines[key].failure is not None:
-            self._progress(f"discarding an engine that died: {self._engines[key].failure}")
+        if key in self._engines and not self._engines[key].alive:
+            why = self._engines[key].failure or "a test closed it"
+            self._progress(f"discarding an engine that died: {why}")
             self._engines.pop(key).close()
         if key not in self._engines:
             require_supported()

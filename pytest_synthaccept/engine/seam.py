@@ -201,6 +201,13 @@ def add_request(llm: Any, request_id: str, tokens: list[int], params: Any) -> st
     return None
 
 
+def abort_all(llm: Any) -> None:
+    """Abort every request that is still unfinished."""
+    engine = llm.llm_engine
+    if engine.has_unfinished_requests():
+        engine.abort_request(list(engine.output_processor.request_states), internal=True)
+
+
 def record_stats(llm: Any, into: Any) -> None:
     """Sum this engine's speculative-decoding statistics ``into`` a ``SchedulerStats``.
 

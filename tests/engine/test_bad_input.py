@@ -87,6 +87,14 @@ def test_a_run_inside_a_run(spec_engine):
     assert str(error.value) == ("a run of this engine is open already; leave its with block first")
 
 
+def test_two_runs_made_before_either_is_entered(spec_engine):
+    one, other = spec_engine.run(), spec_engine.run()
+    with one:
+        one.add([1], max_tokens=3)
+        with pytest.raises(EngineError, match=r"^a run of this engine is open already; "), other:
+            pass
+
+
 def test_abort_of_an_unknown_key(spec_engine):
     with spec_engine.run() as run:
         run.add([1], key=4, max_tokens=3)

@@ -4,6 +4,8 @@ import math
 
 import pytest
 
+from pytest_synthaccept.errors import EngineError
+
 
 def test_every_rate_on_one_engine(spec_engine, prompts):
     for rate in (0.0, 0.3, 0.5, 0.8, 1.0):
@@ -209,6 +211,35 @@ def test_a_foreign_request_beside_our_own(spec_engine):
     own, foreign = ([s.accepted for s in run.steps if s.index == i] for i in (0, -1))
     assert own[:5] == foreign[:5]
     assert len(run.outputs) == 1
+
+
+@pytest.mark.acceptance_rate(0.5)
+def test_requests_left_behind_do_not_reach_the_next_test(spec_engine):
+    from vllm import SamplingParams
+
+    params = SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=50)
+    spec_engine.llm.llm_engine.add_request("left", {"prompt_token_ids": [4, 5]}, params)
+    spec_engine.begin_test(None, where="")
+    spec_engine.set_acceptance(0.5)
+    run = spec_engine.generate([[1, 2, 3]], max_tokens=8)
+    assert {step.index for step in run.steps} == {0}
+    assert all(len(step.rows) == 1 for step in run.scheduler)
+
+
+@pytest.mark.acceptance_rate(0.5)
+def test_a_closed_or_dead_engine_is_replaced(spec_engine_factory):
+    engine = spec_engine_factory(max_num_seqs=3)
+    engine.close()
+    with pytest.raises(EngineError, match=r"^this engine is closed; start another$"):
+        engine.generate([[1]])
+    second = spec_engine_factory(max_num_seqs=3)
+    assert second is not engine
+    with pytest.raises(Exception, match="no_such_method"):
+        second.call_workers("no_such_method")
+    assert not second.alive
+    third = spec_engine_factory(max_num_seqs=3)
+    assert third is not second
+    assert len(third.generate([[1]], max_tokens=4).outputs[0]) == 4
 
 
 def test_a_run_takes_the_plan_in_force_when_it_is_entered(spec_engine):
