@@ -16,3 +16,13 @@ class AcceptanceError(SynthacceptError, ValueError):
 
 class EngineError(SynthacceptError, RuntimeError):
     """The engine cannot be started, or would not run the forced path."""
+
+
+INCONCLUSIVE = "inconclusive"  # the outcome's name, in a run's ``checked`` and in reports
+
+
+class Inconclusive(Exception):  # noqa: N818 - it is an outcome, not an error
+    """A check can say neither that a run is right nor that it is wrong, and why.
+
+    The pytest side counts such a test apart: it is not passed.
+    """

@@ -77,7 +77,7 @@ def spec_engine_factory(
         engine = _pool(config).get(wanted)
         # Handed out a second time, it keeps the runs and the plan that it has by now.
         if not any(engine is other for other in used.engines):
-            engine.begin_test(asked, where=where)
+            engine.begin_test(asked, where=where, poison=options.settings(config).poison)
             used.engines.append(engine)
         return engine
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from pytest_synthaccept import fixtures, markers, options, report
-from pytest_synthaccept.errors import SynthacceptError
 from pytest_synthaccept.report import terminal
 
 
@@ -59,30 +58,20 @@ def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
     """A user's mistake in a fixture is one line too."""
-    problem = None
-    try:
-        result = yield
-    except SynthacceptError as error:
-        problem = report.user_mistake(item, error)
-    if problem:
-        pytest.fail(problem, pytrace=False)
-    return result
+    with report.outcomes(item):
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     """Check the engine runs of a test whose body passed."""
-    problem = None
-    try:
-        result = yield
-    except SynthacceptError as error:
-        problem = report.user_mistake(item, error)
-    finally:
-        report.body_over(item)
-    # Outside the except block, or the cause is printed too.
-    if problem := problem or report.check(item):
-        pytest.fail(problem, pytrace=False)
-    return result
+    with report.outcomes(item):
+        try:
+            result = yield
+        finally:
+            report.body_over(item)
+        report.check(item)
+        return result
 
 
 @pytest.hookimpl(wrapper=True)
@@ -93,6 +82,12 @@ def pytest_runtest_makereport(
     made = yield
     report.attach(item, made)
     return made
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(report: pytest.TestReport) -> Any:
+    """A test that proved nothing is counted apart."""
+    return terminal.status(report)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

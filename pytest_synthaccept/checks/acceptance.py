@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from pytest_synthaccept.checks.evidence import diverged_at, fail, named
 from pytest_synthaccept.run import SpecRun, Step
 
 
@@ -17,12 +18,15 @@ def check_acceptance(run: SpecRun) -> str | None:
     rows = sorted([*run.steps, *run.discarded], key=lambda s: (s.index, s.sample, s.step))
     if not rows:
         return "no verification step in this run"
+    diverged = diverged_at(run)
     expected_step: dict[tuple[int, int], int] = defaultdict(int)
     for row in rows:
         owner = (row.index, row.sample)
         if row.step != expected_step[owner]:
             _fail(row, f"expected step {expected_step[owner]} next, the ledger has {row.step}")
         expected_step[owner] += 1
+        if row.position > diverged.get(owner, row.position):
+            continue
         plan = run.plans[row.plan_version]
         decided = plan.decide(row.request, row.step)
         if row.planned != decided:
@@ -39,11 +43,4 @@ def check_acceptance(run: SpecRun) -> str | None:
 
 def _fail(row: Step, what: str) -> None:
     __tracebackhide__ = True
-    raise AssertionError(
-        f"acceptance: request {row.request}{_sample(row)}, step {row.step}, "
-        f"position {row.position}: {what}"
-    )
-
-
-def _sample(row: Step) -> str:
-    return f" sample {row.sample}" if row.sample else ""
+    fail("acceptance", f"{named(row)}, step {row.step}, position {row.position}: {what}")

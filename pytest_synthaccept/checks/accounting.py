@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import pairwise
 
+from pytest_synthaccept.checks.evidence import fail, named
 from pytest_synthaccept.run import Request, ScheduledRow, SpecRun, Step
 
 
@@ -24,6 +25,7 @@ def check_accounting(run: SpecRun) -> str | None:
         _fail(f"the engine ran model runner {run.info.get('model_runner')!r}, not v2")
     _drafts_were_verified(run)
     _tokens_add_up(run)
+    _tokens_are_the_sampled_ones(run)
     _engine_agrees(run)
     return None
 
@@ -76,19 +78,37 @@ def _request_adds_up(
     )
     if emitted - truncated != len(request.output):
         _fail(
-            f"request {request.key}: {len(request.output)} committed tokens, "
+            f"{named(request)}: {len(request.output)} committed tokens, "
             f"expected {emitted - truncated} = {terms}"
         )
     if empty < 0:
         _fail(
-            f"request {request.key}: {len(verified) + dropped} verification steps in the ledger, "
+            f"{named(request)}: {len(verified) + dropped} verification steps in the ledger, "
             f"the scheduler sent {kinds['verify']}"
         )
     for before, step in pairwise(verified):
         if step.position < before.position + before.accepted + 1:
             _fail(
-                f"request {request.key}, step {step.step}: started at position {step.position}, "
+                f"{named(request)}, step {step.step}: started at position {step.position}, "
                 f"but step {before.step} ended at {before.position + before.accepted + 1}"
+            )
+
+
+def _tokens_are_the_sampled_ones(run: SpecRun) -> None:
+    """What a request got is what its verification steps emitted, token by token."""
+    __tracebackhide__ = True
+    requests = {(r.index, r.sample): r for r in run.requests}
+    for step in run.steps:
+        request = requests.get((step.index, step.sample))
+        if request is None:
+            continue
+        start = step.position - request.prompt_len
+        emitted = [*step.verified[: step.accepted], step.token]
+        committed = request.output[start : start + len(emitted)]
+        if committed != emitted[: len(committed)]:
+            _fail(
+                f"{named(step)}, step {step.step}, position {step.position}: "
+                f"committed {committed}, the verification emitted {emitted}"
             )
 
 
@@ -127,4 +147,4 @@ def _engine_agrees(run: SpecRun) -> None:
 
 def _fail(what: str) -> None:
     __tracebackhide__ = True
-    raise AssertionError(f"accounting: {what}")
+    fail("accounting", what)

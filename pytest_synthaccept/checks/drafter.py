@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_synthaccept.checks.evidence import diverged_at, fail, named
 from pytest_synthaccept.run import SpecRun
 
 
@@ -19,23 +20,22 @@ def check_drafter(run: SpecRun) -> str | None:
     if reference is None:
         return "no engine to make the reference run with"
     compared = 0
+    diverged = diverged_at(run)
     before: dict[tuple[int, int], int] = {}
     for step in run.steps:
         expected = reference.get((step.index, step.position))
-        if expected is not None:
+        owner = (step.index, step.sample)
+        if expected is not None and step.position <= diverged.get(owner, step.position):
             compared += 1
             width = min(len(expected), len(step.proposed))
             if step.proposed[:width] != expected[:width]:
-                last = before.get((step.index, step.sample))
+                last = before.get(owner)
                 came = "after its prefill" if last is None else f"after {last} accepted drafts"
-                raise AssertionError(
-                    f"drafter: request {step.request}{_sample(step.sample)}, step {step.step}, "
-                    f"position {step.position}, {came}: proposed {list(step.proposed)}, where "
-                    f"the same prefix without accepted drafts gets {list(expected)}"
+                fail(
+                    "drafter",
+                    f"{named(step)}, step {step.step}, position {step.position}, {came}: "
+                    f"proposed {list(step.proposed)}, where "
+                    f"the same prefix without accepted drafts gets {list(expected)}",
                 )
-        before[step.index, step.sample] = step.accepted
+        before[owner] = step.accepted
     return None if compared else "no prefix in common with the reference run"
-
-
-def _sample(sample: int) -> str:
-    return f" sample {sample}" if sample else ""

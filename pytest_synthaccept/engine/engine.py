@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import warnings
+import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pytest_synthaccept.acceptance.plan import AcceptancePlan
 from pytest_synthaccept.acceptance.request import AcceptanceRequest
-from pytest_synthaccept.engine import cpu_runtime, seam
-from pytest_synthaccept.engine.baseline import Baseline
+from pytest_synthaccept.checks.outputs import NEAR_TIE
+from pytest_synthaccept.engine import core_seam, cpu_runtime, seam
+from pytest_synthaccept.engine.baseline import Baseline, Truth
 from pytest_synthaccept.engine.config import Drafter, EngineConfig
 from pytest_synthaccept.engine.live_run import LiveRun, Prepared, plan_row
-from pytest_synthaccept.engine.start import start
+from pytest_synthaccept.engine.start import is_tiny, quiet, start
 from pytest_synthaccept.engine.versions import installed
+from pytest_synthaccept.engine.worker import TRUTH
 from pytest_synthaccept.errors import AcceptanceError, EngineError
 from pytest_synthaccept.run import Proposals, SpecRun
+
+ATTEMPTS = 50  # to draw a prompt without near-ties
 
 NO_PLAN = (
     "no acceptance plan: mark the test with @pytest.mark.acceptance_rate(0.5), call "
@@ -52,14 +56,17 @@ class SpecEngine:
         self.runs: list[SpecRun] = []
         self.plan: AcceptancePlan | None = None
         self.lossless = False
-        self.baseline = Baseline(self.config)
+        self.poison = is_tiny(self.config)  # fill KV cache slots that nobody may read
+        self.baseline = Baseline(self.config, self._say_without_drafts)
         self._visited: dict[tuple[tuple[int, ...], str], dict[int, tuple[int, ...]]] = {}
         self._open: LiveRun | None = None
         self._run_number = 0
         self._closed = False
+        self.core_log: core_seam.CoreLog | None = None
         self.failure: str | None = None  # why a step of this engine died; the pool discards it
         try:
             self.info = _describe(started, self._install())
+            self.core_log = core_seam.watch(self.llm)
         except BaseException:
             self.close()
             raise
@@ -82,8 +89,11 @@ class SpecEngine:
 
     # --- plans ---
 
-    def begin_test(self, request: AcceptanceRequest | None, *, where: str) -> None:
+    def begin_test(
+        self, request: AcceptanceRequest | None, *, where: str, poison: bool | None = None
+    ) -> None:
         """Take up a test's plan, or none, and forget the runs of the last test."""
+        self.poison = is_tiny(self.config) if poison is None else poison
         self._finish_open_run()
         seam.abort_all(self.llm)  # what a test gave to .llm and left behind
         self.runs = []
@@ -184,6 +194,59 @@ class SpecEngine:
         self._run_number += 1
         return LiveRun(self, self._run_number, lossless=lossless)
 
+    def truths(self, prepared: Sequence[Prepared], *, busy: bool = False) -> list[Truth]:
+        """What the target alone says, past the end of each request, where drafts reach.
+
+        ``busy``: the engine has unfinished requests, and cannot be asked itself.
+        """
+        beyond = 2 * (self.num_speculative_tokens + 1)
+        truths = self.baseline.truths(
+            [one.tokens for one in prepared],
+            [one.params for one in prepared],
+            [min(one.limit + beyond, one.room) for one in prepared],
+            busy=busy,
+        )
+        self.info["baseline"] = self.baseline.source
+        return truths
+
+    def _say_without_drafts(self, prompts: list[Any], params: list[Any]) -> list[Any]:
+        """Let this engine answer with nothing accepted, and no draft excluded."""
+        nothing = AcceptancePlan((0.0,) * self.num_speculative_tokens)
+        self.call_workers("synthaccept_begin", plan_row(nothing), TRUTH)
+        outputs: list[Any] = self.llm.generate(prompts, params, use_tqdm=False)
+        return outputs
+
+    def strong_prompts(
+        self, lengths: Sequence[int], *, max_tokens: int, seed: int = 0
+    ) -> list[list[int]]:
+        """Prompts of these lengths whose greedy outputs have no near-tie of the target.
+
+        Random token ids by ``seed``, replaced until the logprob margin at each of the
+        ``max_tokens`` output tokens is at least twice ``checks.outputs.NEAR_TIE``: another
+        batch shape does not tip them. ``EngineError`` where ``ATTEMPTS`` do not find one.
+        """
+        __tracebackhide__ = True
+        vocab_size, floor = self.info["vocab_size"], 2 * NEAR_TIE.get(self.info["dtype"], 0.0)
+        scratch = LiveRun(self, 0)
+        found: dict[int, list[int]] = {}
+        for attempt in range(ATTEMPTS):
+            missing = [i for i in range(len(lengths)) if i not in found]
+            drawn = [_random_prompt(lengths[i], vocab_size, seed, i, attempt) for i in missing]
+            prepared = [scratch.prepare(0, prompt, None, max_tokens, None) for prompt in drawn]
+            truths = self.truths(prepared)
+            found |= {
+                i: prompt
+                for i, prompt, truth in zip(missing, drawn, truths, strict=True)
+                if min(truth.margins[:max_tokens], default=0.0) >= floor
+            }
+            if len(found) == len(lengths):
+                return [found[i] for i in range(len(lengths))]
+        raise EngineError(
+            f"no prompt of {lengths[missing[0]]} tokens in {ATTEMPTS} attempts whose "
+            f"{max_tokens} output tokens all lead by {floor:g} (seed {seed}, "
+            f"{self.info['dtype']}); take fewer max_tokens, or dtype='float32'"
+        )
+
     def reference_proposals(self, prepared: Sequence[Prepared]) -> Proposals:
         """Run the requests losslessly with nothing accepted: every prefix of them is visited.
 
@@ -196,7 +259,9 @@ class SpecEngine:
         if missing:
             self._run_number += 1
             nothing = AcceptancePlan((0.0,) * k, requested="rate=0.0")
-            with LiveRun(self, self._run_number, plan=nothing, lossless=True) as run:
+            with LiveRun(
+                self, self._run_number, plan=nothing, lossless=True, reference=True
+            ) as run:
                 run.add_all(
                     [one._replace(order=i, key=i) for i, one in enumerate(missing.values())]
                 )
@@ -273,8 +338,7 @@ class SpecEngine:
         self._closed = True
         if self in _live:
             _live.remove(self)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             self.baseline.close(others_alive=True)
             seam.shutdown(self.llm, others_alive=bool(_live))
         del self.llm
@@ -291,6 +355,11 @@ _live: list[SpecEngine] = []
 # A script that imports SpecEngine may import vllm next: the runtime must be set up before.
 if installed().cpu_build:
     cpu_runtime.arm()
+
+
+def _random_prompt(length: int, vocab_size: int, *seeds: int) -> list[int]:
+    draw = random.Random(repr(seeds))
+    return [draw.randrange(vocab_size) for _ in range(length)]
 
 
 def _prompt_list(prompts: Any) -> list[Any]:
@@ -323,17 +392,23 @@ def _describe(started: Any, facts: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     config = started.llm.llm_engine.vllm_config
-    return {
-        "vllm": f"{started.vllm.dist} {started.vllm.version}",
-        "torch": torch.__version__,
-        "device": started.device.name,
-        "device_why": started.device.why,
-        "engine_core": seam.core_place(started.llm),
-        "model": str(config.model_config.model),
-        "method": config.speculative_config.method,
-        "async_scheduling": bool(config.scheduler_config.async_scheduling),
-        "cudagraph_mode": str(getattr(config.compilation_config.cudagraph_mode, "name", "NONE")),
-        "dtype": str(config.model_config.dtype).removeprefix("torch."),
-        "max_model_len": int(config.model_config.max_model_len),
-        "block_size": int(config.cache_config.block_size),
-    } | facts
+    return (
+        {
+            "vllm": f"{started.vllm.dist} {started.vllm.version}",
+            "torch": torch.__version__,
+            "device": started.device.name,
+            "device_why": started.device.why,
+            "engine_core": core_seam.core_place(started.llm),
+            "model": str(config.model_config.model),
+            "method": config.speculative_config.method,
+            "async_scheduling": bool(config.scheduler_config.async_scheduling),
+            "cudagraph_mode": str(
+                getattr(config.compilation_config.cudagraph_mode, "name", "NONE")
+            ),
+            "dtype": str(config.model_config.dtype).removeprefix("torch."),
+            "max_model_len": int(config.model_config.max_model_len),
+            "block_size": int(config.cache_config.block_size),
+        }
+        | core_seam.limits(started.llm)
+        | facts
+    )

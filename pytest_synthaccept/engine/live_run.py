@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import operator
-import warnings
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pytest_synthaccept.acceptance.plan import AcceptancePlan
-from pytest_synthaccept.engine import seam
-from pytest_synthaccept.engine.baseline import Truth, cut
+from pytest_synthaccept.checks.evidence import named
+from pytest_synthaccept.engine import core_seam, seam
+from pytest_synthaccept.engine.baseline import Truth, cut, stop_tokens
 from pytest_synthaccept.engine.records import fill
 from pytest_synthaccept.engine.request_ids import format_id
+from pytest_synthaccept.engine.start import quiet
+from pytest_synthaccept.engine.worker import LOSSLESS, SYNTHETIC
 from pytest_synthaccept.errors import EngineError
 from pytest_synthaccept.run import Proposals, Request, SpecRun
 
 if TYPE_CHECKING:
     from pytest_synthaccept.engine.engine import SpecEngine
 
+T = TypeVar("T")
+
 DEFAULT_MAX_TOKENS = 16
 MAX_KEY = 2**32 - 1
+MOST_IDLE_STEPS = 50
+
+# The run that others are compared with gets the other sign: a slot that is always read by
+# mistake would spoil both alike.
+POISON, REFERENCE_POISON = 1e4, -1e4
 
 
 class Prepared(NamedTuple):
@@ -53,6 +63,7 @@ class LiveRun(SpecRun):
         *,
         plan: AcceptancePlan | None = None,
         lossless: bool = False,
+        reference: bool = False,
     ) -> None:
         super().__init__(lossless=lossless, info=engine.info)
         self._plan = plan
@@ -61,6 +72,8 @@ class LiveRun(SpecRun):
         self._ids: dict[str, list[Request]] = {}  # vLLM's request id -> its samples
         self._prepared: list[Prepared] = []
         self._state = "not open yet"
+        self._idle = 0
+        self._poison = (REFERENCE_POISON if reference else POISON) if engine.poison else 0.0
 
     def __enter__(self) -> LiveRun:
         engine = self._engine
@@ -68,11 +81,21 @@ class LiveRun(SpecRun):
         self._state = "open"
         plan = self._plan or engine.plan  # the one in force when the block is entered
         assert plan is not None  # SpecEngine.run refuses otherwise
-        self.plans = [plan]
         seam.record_stats(engine.llm, self.scheduler_stats)
-        engine.call_workers("synthaccept_begin", plan_row(plan), self.lossless)
-        self.kv_cache.pool_before = seam.free_blocks(engine.llm)
+        self._begin(plan)
+        core_seam.describe_pool(engine.llm, self.kv_cache)
+        self.kv_cache.pool_before = core_seam.free_blocks(engine.llm)
         return self
+
+    def _begin(self, plan: AcceptancePlan) -> None:
+        """Records start here."""
+        engine = self._engine
+        mode = LOSSLESS if self.lossless else SYNTHETIC
+        engine.call_workers("synthaccept_begin", plan_row(plan), mode, self._poison)
+        self.plans = [plan]
+        self.scheduler_stats.clear()
+        if engine.core_log is not None:
+            self.core = engine.core_log.begin(self._number)
 
     def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
         __tracebackhide__ = True
@@ -89,7 +112,7 @@ class LiveRun(SpecRun):
             self.abandon()
             raise
         self._state = "over"
-        self.kv_cache.pool_after = seam.free_blocks(self._engine.llm)
+        self.kv_cache.pool_after = core_seam.free_blocks(self._engine.llm)
         self._decode()
         self._engine.finished(self)
 
@@ -140,16 +163,25 @@ class LiveRun(SpecRun):
         __tracebackhide__ = True
         truths = self._truths(prepared) if self.lossless else [None] * len(prepared)
         for one, truth in zip(prepared, truths, strict=True):
+            stops = stop_tokens(one.params, self._eos_token_id())
             samples = [
-                Request(one.key, one.order, s, len(one.tokens), one.limit)
-                for s in range(one.params.n)
+                Request(
+                    key=one.key,
+                    index=one.order,
+                    sample=sample,
+                    prompt_len=len(one.tokens),
+                    limit=one.limit,
+                    stop_token_ids=stops,
+                    min_tokens=one.params.min_tokens,
+                )
+                for sample in range(one.params.n)
             ]
             if truth is not None:
-                expected = cut(truth.tokens, one.params, one.limit, self._eos_token_id())
+                expected = cut(truth.tokens, stops, one.limit)
                 for request in samples:
                     request.expected, request.margins = expected, truth.margins[: len(expected)]
             request_id = format_id(self._number, one.order, one.key)
-            with self._fatal(), _quiet():
+            with self._fatal(), quiet():
                 refusal = seam.add_request(self._engine.llm, request_id, one.tokens, one.params)
             if refusal is not None:
                 raise EngineError(f"vLLM refuses prompt {one.order}: {refusal}")
@@ -159,12 +191,11 @@ class LiveRun(SpecRun):
 
     def _truths(self, prepared: Sequence[Prepared]) -> list[Truth]:
         """What the target alone says, told to the workers too: past the end, where drafts reach."""
-        beyond = 2 * (self.info["num_speculative_tokens"] + 1)
-        truths = self._engine.baseline.truths(
-            [one.tokens for one in prepared],
-            [one.params for one in prepared],
-            [min(one.limit + beyond, one.room) for one in prepared],
-        )
+        engine = self._engine
+        truths = self._timed(lambda: engine.truths(prepared, busy=self._unfinished()))
+        if engine.baseline.disturbed:  # this engine itself was asked
+            self._begin(self.plans[-1])
+            engine.baseline.disturbed = False
         expected = [
             (one.order, one.tokens + truth.tokens)
             for one, truth in zip(prepared, truths, strict=True)
@@ -212,8 +243,16 @@ class LiveRun(SpecRun):
         """The drafter's tokens at every committed prefix, from a run that accepts nothing."""
         __tracebackhide__ = True
         if self._reference is None and self.lossless:
-            self._reference = self._engine.reference_proposals(self._prepared)
+            engine = self._engine
+            self._reference = self._timed(lambda: engine.reference_proposals(self._prepared))
         return self._reference
+
+    def _timed(self, work: Callable[[], T]) -> T:
+        began = time.perf_counter()
+        try:
+            return work()
+        finally:
+            self.reference_seconds += time.perf_counter() - began
 
     # --- the engine's side ---
 
@@ -222,8 +261,9 @@ class LiveRun(SpecRun):
 
     def _step_once(self) -> None:
         __tracebackhide__ = True
-        with self._fatal(), _quiet():
+        with self._fatal(), quiet():
             outputs = self._engine.llm.llm_engine.step()
+        self._watch_for_a_stall()
         for output in outputs:
             if output.request_id not in self._ids:
                 continue  # given to vLLM directly; its answer is for whoever asked
@@ -232,6 +272,23 @@ class LiveRun(SpecRun):
                 request.output = list(completion.token_ids)
                 request.text = completion.text or ""
                 request.finish_reason = completion.finish_reason
+
+    def _watch_for_a_stall(self) -> None:
+        """A scheduler that has lost a request would let us step for ever."""
+        __tracebackhide__ = True
+        log = self._engine.core_log
+        self._idle = self._idle + 1 if log is not None and log.idle else 0
+        if log is None or self._idle < MOST_IDLE_STEPS:
+            return
+        self._engine.failure = f"stalled: nothing scheduled in {self._idle} engine steps"
+        held = [
+            f"{named(r)} ({r.state}, {r.computed} tokens computed, {r.committed} committed)"
+            for r in log.events[-1].requests
+        ]
+        raise AssertionError(
+            f"scheduler: nothing scheduled in {self._idle} engine steps in a row, "
+            f"though unfinished: {'; '.join(held)}; {log.events[-1].free_blocks} KV blocks free"
+        )
 
     @contextmanager
     def _fatal(self) -> Iterator[None]:
@@ -259,7 +316,7 @@ class LiveRun(SpecRun):
 
     def _drain_queue(self) -> None:
         """Async scheduling leaves a step in flight when the last request ends."""
-        while seam.step_in_flight(self._engine.llm):
+        while core_seam.step_in_flight(self._engine.llm):
             self._step_once()
 
     def _abort(self, ids: list[str]) -> None:
@@ -322,11 +379,3 @@ def _sampling_params(given: Any, max_tokens: int | None) -> Any:
         params.max_tokens = max_tokens
     params.output_kind = RequestOutputKind.CUMULATIVE  # an aborted request shows what it had
     return params
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """A project's ``-W error`` is about its own code, not about vLLM's or the interpreter's."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

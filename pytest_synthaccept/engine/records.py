@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_synthaccept.engine.request_ids import RequestId
 from pytest_synthaccept.errors import EngineError
@@ -18,18 +18,56 @@ def fill(run: SpecRun, answers: list[dict[str, Any] | None]) -> None:
     ledger = [LedgerRow.of(row) for row in records["ledger"]]
     committed = {(r.index, r.sample): r.committed for r in run.requests}
     after = _later_positions(ledger)
+    drafts = _drafts(records, ledger)
     for i, row in enumerate(ledger):
         lane = lanes[row.lane]
         end = committed.get((lane.order, lane.sample))
         gone = end is not None and (row.position >= end or after[i] <= row.position)
         if row.flags & VERIFICATION:
-            (run.discarded if gone else run.steps).append(_step(lane, row))
+            (run.discarded if gone else run.steps).append(_step(lane, row, drafts.get(i)))
         elif row.flags & PADDED and not gone:
             run.padded_rows += 1
             run.padded_drafts += row.scheduled
     held = dict.fromkeys(range(len(lanes)), 0)
     run.scheduler.extend(_scheduler_step(lanes, held, step) for step in records["scheduler"])
     run.kv_cache.blocks = [step.blocks for step in run.scheduler]
+
+
+class _Drafts(NamedTuple):
+    """What a row's drafts were: as proposed, as stored, and the engine step that verified them."""
+
+    proposed: tuple[int, ...] | None
+    made: tuple[int, ...] | None
+    engine_step: int
+
+
+def _drafts(records: dict[str, Any], ledger: list[LedgerRow]) -> dict[int, _Drafts]:
+    """By ledger row: the latest drafts of its lane, made in an earlier engine step.
+
+    A lane's rows with drafts reach the ledger in the order of their engine steps. Where the two
+    do not match one to one, nothing is said.
+    """
+    sent: dict[int, list[_Drafts]] = defaultdict(list)
+    latest: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    for number, step in enumerate(records["scheduler"]):
+        proposed, made = records["proposed"][number], records["made"][number]
+        for lane in step["preempted"]:
+            latest.pop(lane, None)
+        for lane, i, _, num_drafts, *_ in step["rows"]:
+            if num_drafts:
+                was_proposed, was_made = latest.get(lane, (None, None))
+                sent[lane].append(_Drafts(was_proposed, was_made, number))
+            latest[lane] = tuple(proposed[i]), tuple(made[i])
+    received: dict[int, list[int]] = defaultdict(list)
+    for i, row in enumerate(ledger):
+        if row.scheduled:
+            received[row.lane].append(i)
+    return {
+        i: drafts
+        for lane, rows in received.items()
+        if len(rows) == len(sent[lane])
+        for i, drafts in zip(rows, sent[lane], strict=True)
+    }
 
 
 def _one_truth(answers: list[dict[str, Any] | None]) -> dict[str, Any]:
@@ -59,7 +97,9 @@ def _later_positions(ledger: list[LedgerRow]) -> list[float]:
     return out
 
 
-def _step(lane: RequestId, row: LedgerRow) -> Step:
+def _step(lane: RequestId, row: LedgerRow, drafts: _Drafts | None) -> Step:
+    proposed, made, engine_step = drafts or (None, None, None)
+    verified = row.drafts[: row.scheduled]
     return Step(
         request=lane.key,
         index=lane.order,
@@ -69,9 +109,12 @@ def _step(lane: RequestId, row: LedgerRow) -> Step:
         drafted=row.drafted,
         planned=row.planned,
         accepted=row.accepted,
-        proposed=row.drafts[: row.scheduled],
+        proposed=verified if proposed is None else proposed[: row.scheduled],
         plan_version=row.version,
         token=row.token,
+        verified=verified,
+        made=made and made[: row.scheduled],
+        engine_step=engine_step,
         no_alternative=bool(row.flags & NO_ALTERNATIVE),
     )
 
@@ -88,6 +131,8 @@ def _scheduler_step(
         rows=tuple(_scheduled_row(lanes, held, *row) for row in step["rows"]),
         preempted=tuple(lanes[lane].key for lane in step["preempted"]),
         finished=tuple(lanes[lane].key for lane in step["finished"]),
+        target_forwards=step["forwards"].get("target"),
+        drafter_forwards=step["forwards"].get("drafter"),
     )
 
 
@@ -95,6 +140,7 @@ def _scheduled_row(
     lanes: list[RequestId],
     held: dict[int, int],
     lane: int,
+    _row: int,
     tokens: int,
     drafts: int,
     computed: int,

@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from pytest_synthaccept.engine.core_seam import core_of
 from pytest_synthaccept.errors import EngineError
 
 
@@ -37,6 +38,10 @@ class Hooks:
 
     def scheduled(self, scheduler_output: Any) -> None:
         """Before the worker acts on the scheduler's decision."""
+        raise NotImplementedError
+
+    def forwarded(self, model: str) -> None:
+        """A forward pass of the ``target`` or the ``drafter`` begins."""
         raise NotImplementedError
 
 
@@ -83,12 +88,70 @@ def total_len(worker: Any) -> Any:
     return worker.model_runner.req_states.total_len.gpu
 
 
+# --- the KV cache, for poison ---
+
+
+def num_computed_tokens(worker: Any) -> Any:
+    """[max_num_reqs] int32: tokens of each slot whose KV entries are in place after the step."""
+    return worker.model_runner.req_states.num_computed_tokens.gpu
+
+
+def kv_layers(worker: Any) -> list[tuple[Any, int]]:
+    """Attention layers with a KV cache that their back end writes by slot, and their group."""
+    runner = worker.model_runner
+    layers = runner.vllm_config.compilation_config.static_forward_context
+    return [
+        (layers[name], group)
+        for group, spec in enumerate(runner.kv_cache_config.kv_cache_groups)
+        for name in spec.layer_names
+        if hasattr(getattr(layers.get(name), "impl", None), "do_kv_cache_update")
+    ]
+
+
+def kv_block_size(worker: Any, group: int) -> int:
+    """Tokens of a block in the block table of a KV cache group."""
+    return int(worker.model_runner.block_tables.block_sizes[group])
+
+
+def block_table(worker: Any, group: int) -> Any:
+    """[max_num_reqs, max_num_blocks] int32: the block ids of each slot."""
+    return worker.model_runner.block_tables.block_tables[group].gpu
+
+
+def num_blocks(worker: Any, group: int, slots: Any) -> Any:
+    """[n] int64 on the host: how many entries of the block table are the request's, per slot."""
+    import torch
+
+    counts = worker.model_runner.block_tables.num_blocks.np[group, slots]
+    return torch.from_numpy(counts.astype("int64"))
+
+
+def fill_kv_slots(layer: Any, slots: Any, value: float) -> None:
+    """Write ``value`` as keys and values into the slots ([n] int64, negative: none) of a layer."""
+    cache = layer.kv_cache[0] if isinstance(layer.kv_cache, list | tuple) else layer.kv_cache
+    shape = (len(slots), layer.num_kv_heads, layer.head_size)
+    filled = slots.new_full(shape, value, dtype=layer.kv_cache_torch_dtype)
+    layer.impl.do_kv_cache_update(layer, filled, filled, cache, slots)
+
+
+# --- the verdict ---
+
+
 def rejection_sample(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
     """vLLM's own verdict."""
     from vllm.v1.worker.gpu.spec_decode import rejection_sampler as module
 
     result: tuple[Any, Any] = module._synthaccept_original(*args, **kwargs)
     return result
+
+
+def nothing_accepted(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of ``rejection_sample`` with placeholders for drafts, which it rejects.
+
+    The token in place of the first of them is then the target's own choice among all.
+    """
+    logits, draft_logits, draft_sampled, *rest = args
+    return (logits, draft_logits, draft_sampled.new_full(draft_sampled.shape, -1), *rest)
 
 
 def install(worker: Any, hooks: Hooks) -> None:
@@ -98,6 +161,7 @@ def install(worker: Any, hooks: Hooks) -> None:
     _wrap_verify(runner, hooks)
     _after(runner.speculator, "propose", hooks, _propose_hook(hooks))
     _after(runner.req_states, "add_request", hooks, _add_request_hook(runner.req_states, hooks))
+    _count_forwards(runner, hooks)
     execute_model = runner.execute_model
 
     def scheduled_first(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
@@ -106,6 +170,29 @@ def install(worker: Any, hooks: Hooks) -> None:
         return execute_model(scheduler_output, *args, **kwargs)
 
     runner.execute_model = scheduled_first
+
+
+def _count_forwards(runner: Any, hooks: Hooks) -> None:
+    for name, model in (("target", runner.model), ("drafter", _draft_model(runner))):
+        if model is not None:
+
+            def before(*args: Any, name: str = name) -> None:
+                if hooks.active:
+                    hooks.forwarded(name)
+
+            model.register_forward_pre_hook(before)
+
+
+def _draft_model(runner: Any) -> Any:
+    """The drafter's module; None for a drafter without a model."""
+    model = getattr(runner.speculator, "model", None)
+    return model if hasattr(model, "register_forward_pre_hook") else None
+
+
+def forwards_are_calls(worker: Any) -> bool:
+    """Whether each forward pass calls the model; a CUDA graph replays it instead."""
+    mode = worker.model_runner.vllm_config.compilation_config.cudagraph_mode
+    return getattr(mode, "name", str(mode)) == "NONE" or str(worker.device) == "cpu"
 
 
 def _require(obj: Any, *names: str) -> None:
@@ -238,33 +325,9 @@ def _add_stats(into: Any, stats: Any) -> None:
         total[i] += count
 
 
-def _in_process_core(llm: Any) -> Any:
-    """The ``EngineCore`` object, or None where it lives in a process of its own."""
-    return getattr(llm.llm_engine.engine_core, "engine_core", None)
-
-
-def core_place(llm: Any) -> str:
-    """Where the engine core, and with it the scheduler, lives."""
-    return "separate process" if _in_process_core(llm) is None else "in process"
-
-
-def step_in_flight(llm: Any) -> bool:
-    """Whether an engine step is queued whose outcome nobody has read yet."""
-    core = _in_process_core(llm)
-    return core is not None and bool(core.batch_queue)
-
-
-def free_blocks(llm: Any) -> int | None:
-    """Free blocks of the KV block pool; None where the engine core lives in another process."""
-    core = _in_process_core(llm)
-    if core is None:
-        return None
-    return int(core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
-
-
 def shutdown(llm: Any, *, others_alive: bool) -> None:
     """End an engine. The distributed state of this process goes with the last engine in it."""
-    if _in_process_core(llm) is not None and others_alive:
+    if core_of(llm) is not None and others_alive:
         from vllm.v1.engine import core
 
         cleanup = core.cleanup_dist_env_and_memory

@@ -87,7 +87,8 @@ def start(config: EngineConfig, *, speculation: bool = True) -> Started:
         for name in ("speculative_config", "worker_extension_cls"):
             del args[name]
     tiny = is_tiny(config)
-    with _environment(args, device, tiny), _quiet(), _global_random_state():
+    asynchronous = device.name == "cpu" and args.get("async_scheduling") is True
+    with _environment(args, device, tiny), quiet(), _global_random_state():
         if device.name == "cpu":
             cpu_runtime.arm()  # for good: kernels are made lazily
             cpu_runtime.require_armed()
@@ -98,7 +99,8 @@ def start(config: EngineConfig, *, speculation: bool = True) -> Started:
             from vllm import LLM, envs
 
             envs.disable_envs_cache()  # an engine started before froze what it had read
-            llm = LLM(**args)
+            with _async_scheduling_on_cpu() if asynchronous else contextlib.nullcontext():
+                llm = LLM(**args)
         except Exception as error:
             traceback.print_exc()  # the engine's own words, in the captured output
             raise EngineError(f"the engine did not start: {_first_cause(error)}") from None
@@ -186,8 +188,26 @@ def split_cores(ranks: int) -> str:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """A project's ``-W error`` is about its own code, not about vLLM's imports."""
+def _async_scheduling_on_cpu() -> Iterator[None]:
+    """Keep what was asked for: vLLM switches async scheduling off on the CPU, where it runs too."""
+    from vllm.platforms.cpu import CpuPlatform
+
+    original = CpuPlatform.check_and_update_config.__func__
+
+    def keeping(cls: Any, vllm_config: Any) -> None:
+        original(cls, vllm_config)
+        vllm_config.scheduler_config.async_scheduling = True
+
+    CpuPlatform.check_and_update_config = classmethod(keeping)
+    try:
+        yield
+    finally:
+        CpuPlatform.check_and_update_config = classmethod(original)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """A project's ``-W error`` is about its own code, not about vLLM's or the interpreter's."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

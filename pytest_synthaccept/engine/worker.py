@@ -6,11 +6,16 @@ Everything a method takes or returns is builtins: it may cross a process boundar
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from typing import Any, NamedTuple
 
 from pytest_synthaccept.engine import seam
 from pytest_synthaccept.engine.request_ids import RequestId, parse_id, sample_of
+
+# Who decides what is accepted: our sampler; the engine, on drafts rewritten by the plan; or
+# nobody, as nothing is, and each step gives the target's own next token.
+MODES = SYNTHETIC, LOSSLESS, TRUTH = "synthetic", "lossless", "truth"
 
 EXTENSION = "pytest_synthaccept.engine.worker.WorkerExtension"
 
@@ -27,9 +32,11 @@ class Recorder(seam.Hooks):
     """Answers the seam on one rank: decides by the device state, logs what was scheduled."""
 
     def __init__(self, worker: Any, facts: dict[str, Any]) -> None:
+        from pytest_synthaccept.engine.poison import Poison
         from pytest_synthaccept.sampler import Oracle, SamplerState, rejection_sample
 
         self._worker = worker
+        self._counts_forwards = seam.forwards_are_calls(worker)
         self._rejection_sample = rejection_sample
         self.state = SamplerState(
             num_slots=facts["num_slots"],
@@ -43,15 +50,17 @@ class Recorder(seam.Hooks):
             max_model_len=facts["max_model_len"],
             vocab_size=facts["vocab_size"],
         )
+        self.poison = Poison(worker, facts["num_speculative_tokens"])
         self.active = False
-        self.lossless = False
+        self.mode = SYNTHETIC
         self._forget()
 
-    def begin(self, plan: PlanRow, lossless: bool) -> None:
-        """Start a run: requests that come from here on start at step 0."""
+    def begin(self, plan: PlanRow, mode: str, poison: float) -> None:
+        """Start a run: requests that come from here on start at step 0. See ``MODES``."""
+        self.poison.value = poison
         self._forget()
         self.state.begin(plan)
-        self.lossless = lossless
+        self.mode = mode
         self.active = True
 
     def expect(self, order: int, tokens: list[int]) -> None:
@@ -60,22 +69,34 @@ class Recorder(seam.Hooks):
 
     def drain(self) -> dict[str, Any]:
         """The run so far. The only place that waits for the device."""
-        return {"lanes": self.lanes, "ledger": self.state.drain(), "scheduler": self.steps}
+        return {
+            "lanes": self.lanes,
+            "ledger": self.state.drain(),
+            "scheduler": self.steps,
+            "proposed": _rows(self._proposed),
+            "made": _rows(self._made),
+        }
 
     def _forget(self) -> None:
         self.lanes: list[RequestId] = []
-        self.steps: list[dict[str, list[Any]]] = []
+        self.steps: list[dict[str, Any]] = []
         self._lane_of: dict[str, int] = {}
         self._foreign: dict[str, int] = {}
         self._new_blocks: dict[str, int] = {}
+        self._forwards = {"target": 0, "drafter": 0}
         self._expected: dict[int, list[int]] = {}
+        # Per engine step the [num_reqs, K] drafts, as proposed and as stored.
+        self._proposed: list[Any] = []
+        self._made: list[Any] = []
 
     # --- the seam's side ---
 
     def verify(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Decide by the plan; in a lossless run let the engine decide and take note."""
-        if not self.lossless:
+        if self.mode == SYNTHETIC:
             return self._rejection_sample(self.state, *args, **kwargs)
+        if self.mode == TRUTH:
+            return seam.rejection_sample(*seam.nothing_accepted(args), **kwargs)
         verdict = seam.rejection_sample(*args, **kwargs)
         _, _, draft_sampled, cu_num_logits, pos, idx_mapping, *_ = args
         self.oracle.record(draft_sampled, cu_num_logits, pos, idx_mapping, *verdict)
@@ -89,7 +110,7 @@ class Recorder(seam.Hooks):
             lane = self.state.open_lane(request.key, request.sample)
             self._lane_of[request_id] = lane
             self.lanes.append(request)
-            if self.lossless and request.order in self._expected:
+            if self.mode == LOSSLESS and request.order in self._expected:
                 self.oracle.expect(lane, self._expected[request.order])
         self.state.assign(slot, lane)
 
@@ -105,25 +126,38 @@ class Recorder(seam.Hooks):
 
     def scheduled(self, scheduler_output: Any) -> None:
         """Note what the scheduler decided; ``proposed`` completes the step."""
+        self._forwards = {"target": 0, "drafter": 0}
         lanes = self._lane_of
         preempted = scheduler_output.preempted_req_ids or ()
         self._preempted = sorted(lanes[r] for r in preempted if r in lanes)
         self._finished = sorted(lanes[r] for r in scheduler_output.finished_req_ids if r in lanes)
-        cached = scheduler_output.scheduled_cached_reqs
-        self._new_blocks = {
-            request_id: _count(groups)
-            for request_id, groups in (
-                *((new.req_id, new.block_ids) for new in scheduler_output.scheduled_new_reqs),
-                *zip(cached.req_ids, cached.new_block_ids, strict=True),
-            )
-        }
+        cached, new = scheduler_output.scheduled_cached_reqs, scheduler_output.scheduled_new_reqs
+        allocated = [
+            *((request.req_id, request.block_ids) for request in new),
+            *zip(cached.req_ids, cached.new_block_ids, strict=True),
+        ]
+        self._new_blocks = {request_id: _count(groups) for request_id, groups in allocated}
+        if self.poison.value:
+            hits = {request.req_id: request.num_computed_tokens for request in new}
+            for request_id, groups in allocated:
+                self.poison.new_blocks(groups or (), computed=hits.get(request_id, 0))
+
+    def forwarded(self, model: str) -> None:
+        """Count it, for the engine step under way."""
+        self._forwards[model] += 1
 
     def proposed(self, input_batch: Any, draft_tokens: Any) -> None:
         """Note the plan version of the new drafts, and log the step. Reads host arrays only."""
         self.state.mark_proposed(input_batch.idx_mapping)
-        if self.lossless:
+        self._proposed.append(draft_tokens.clone())
+        if self.mode == LOSSLESS:
             total_len = seam.total_len(self._worker)
             self.oracle.rewrite(draft_tokens, input_batch.idx_mapping, total_len)
+            self._made.append(draft_tokens.clone())
+        else:
+            self._made.append(self._proposed[-1])
+        if self.poison.value:
+            self.poison.past_the_end(input_batch.idx_mapping, input_batch.idx_mapping_np)
         drafts = input_batch.num_draft_tokens_per_req
         rows = []
         for i, request_id in enumerate(input_batch.req_ids):
@@ -133,6 +167,7 @@ class Recorder(seam.Hooks):
             rows.append(
                 [
                     lane,
+                    i,
                     int(input_batch.num_scheduled_tokens[i]),
                     0 if drafts is None else int(drafts[i]),
                     int(input_batch.num_computed_tokens_np[i]),
@@ -140,7 +175,25 @@ class Recorder(seam.Hooks):
                     self._new_blocks.get(request_id, 0),
                 ]
             )
-        self.steps.append({"rows": rows, "preempted": self._preempted, "finished": self._finished})
+        self.steps.append(
+            {
+                "rows": rows,
+                "preempted": self._preempted,
+                "finished": self._finished,
+                "forwards": self._forwards if self._counts_forwards else {},
+            }
+        )
+
+
+def _rows(tensors: list[Any]) -> list[list[list[int]]]:
+    """The tensors as lists, by one copy from the device."""
+    import torch
+
+    if not tensors:
+        return []
+    flat = torch.cat(tensors).tolist()
+    ends = list(itertools.accumulate(len(tensor) for tensor in tensors))
+    return [flat[end - len(t) : end] for end, t in zip(ends, tensors, strict=True)]
 
 
 def _count(groups: Any) -> int:
@@ -164,10 +217,12 @@ class WorkerExtension:
             facts["top_k_top_p"] = seam.replace_what_cannot_be_interpreted()
         return facts
 
-    def synthaccept_begin(self, plan: list[Any], lossless: bool = False) -> None:
-        """Start a run under ``plan`` (a ``PlanRow``)."""
+    def synthaccept_begin(
+        self, plan: list[Any], mode: str = SYNTHETIC, poison: float = 0.0
+    ) -> None:
+        """Start a run under ``plan`` (a ``PlanRow``), in one of ``MODES``."""
         if recorder := getattr(self, "_synthaccept", None):
-            recorder.begin(PlanRow(*plan), lossless)
+            recorder.begin(PlanRow(*plan), mode, poison)
 
     def synthaccept_expect(self, expected: list[tuple[int, list[int]]]) -> None:
         """For requests to come, in a lossless run: their order in it, and the target's tokens."""

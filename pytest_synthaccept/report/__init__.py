@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import json
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_synthaccept import options
-from pytest_synthaccept.errors import SynthacceptError
+from pytest_synthaccept.errors import Inconclusive, SynthacceptError
 
 if TYPE_CHECKING:
     from pytest_synthaccept.engine.engine import SpecEngine
     from pytest_synthaccept.run import SpecRun
 
 ATTRIBUTE = "synthaccept"  # of a test report: list of records, one per run
+INCONCLUSIVE_ATTRIBUTE = "synthaccept_inconclusive"  # of a test report: the reason
 HINT = "automatic check; --synthaccept-checks chooses"
 
 
@@ -38,6 +41,7 @@ class Used:
 
 
 USED = pytest.StashKey[Used]()
+INCONCLUSIVE = pytest.StashKey[str]()  # why the test proved nothing
 
 
 def body_over(item: pytest.Item) -> None:
@@ -46,8 +50,29 @@ def body_over(item: pytest.Item) -> None:
         used.over = True
 
 
-def user_mistake(item: pytest.Item, error: SynthacceptError) -> str:
-    """The error in one line, at the line of the test that made it."""
+class CheckError(Exception):
+    """A check failed after the test's body: the message, with a word on where it comes from."""
+
+
+@contextmanager
+def outcomes(item: pytest.Item) -> Iterator[None]:
+    """What our own exceptions make of a test: failed in one line, or inconclusive."""
+    try:
+        yield
+        return
+    except (SynthacceptError, CheckError) as error:
+        problem, inconclusive = _one_line(item, error), False
+    except Inconclusive as outcome:
+        problem, inconclusive = str(outcome), True
+    # Outside the except blocks, or the cause is printed too.
+    if inconclusive:
+        item.stash[INCONCLUSIVE] = problem
+        raise pytest.skip.Exception(problem, _use_item_location=True)
+    pytest.fail(problem, pytrace=False)
+
+
+def _one_line(item: pytest.Item, error: Exception) -> str:
+    """The error, at the line of the test that made it."""
     lines = [
         frame.lineno
         for frame in traceback.extract_tb(error.__traceback__)
@@ -57,24 +82,26 @@ def user_mistake(item: pytest.Item, error: SynthacceptError) -> str:
     return f"{place}{error}"
 
 
-def check(item: pytest.Item) -> str | None:
-    """Run the selected checks on every run of the test; the message of the first that fails."""
+def check(item: pytest.Item) -> None:
+    """Run the selected checks on every run of the test; raise at the first that fails."""
     used = item.stash.get(USED, None)
     names = options.settings(item.config).checks
     if used is None or names == ():
-        return None
+        return
     runs = used.runs
     for number, run in enumerate(runs, 1):
         try:
             run.check(*(names or ()))
         except (AssertionError, SynthacceptError) as error:
             used.failed = run
-            return f"{error}\n({HINT}; run {number} of {len(runs)} of this test)"
-    return None
+            hint = f"({HINT}; run {number} of {len(runs)} of this test)"
+            raise CheckError(f"{error}\n{hint}") from None
 
 
 def attach(item: pytest.Item, report: pytest.TestReport) -> None:
     """Put a record per run on the report of the phase that ran the test, and into JUnit."""
+    if report.skipped and (reason := item.stash.get(INCONCLUSIVE, None)):
+        setattr(report, INCONCLUSIVE_ATTRIBUTE, reason)
     used = item.stash.get(USED, None)
     if used is None or not _is_of_the_test(report, used):
         return

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_synthaccept.report import ATTRIBUTE
+from pytest_synthaccept.errors import INCONCLUSIVE
+from pytest_synthaccept.report import ATTRIBUTE, INCONCLUSIVE_ATTRIBUTE
 
 COLUMNS = ("test", "requested", "rate", "length", "per position", "steps", "checks")
 # Where the terminal is narrow, these two shrink, down to this; then columns go, in this order.
@@ -29,11 +30,35 @@ def summarise(terminal: pytest.TerminalReporter) -> None:
     """Write the table, once some test ran an engine."""
     if terminal.config.get_verbosity() < -1:
         return
-    rows = _rows(report for reports in terminal.stats.values() for report in reports)
+    reports = [report for reports in terminal.stats.values() for report in reports]
+    rows = _rows(reports)
     if rows:
         terminal.section("synthaccept")
         for line in table(rows, terminal.config.get_terminal_writer().fullwidth):
             terminal.line(line)
+        terminal.line(_cost(reports))
+    for report in terminal.stats.get(INCONCLUSIVE, ()):
+        reason = getattr(report, INCONCLUSIVE_ATTRIBUTE)
+        terminal.line(f"INCONCLUSIVE {report.nodeid}: {reason}", yellow=True)
+
+
+def status(report: pytest.TestReport) -> tuple[str, str, tuple[str, dict[str, bool]]] | None:
+    """The category of a test that proved nothing; None leaves a test to pytest."""
+    if not hasattr(report, INCONCLUSIVE_ATTRIBUTE):
+        return None
+    return INCONCLUSIVE, "?", ("INCONCLUSIVE", {"yellow": True})
+
+
+def _cost(reports: Sequence[Any]) -> str:
+    """What the checks cost, and the runs they compare with, which tests share."""
+    found = [report for report in reports if getattr(report, ATTRIBUTE, None)]
+    records = [record for report in found for record in getattr(report, ATTRIBUTE)]
+    checks = sum(record["check_seconds"] for record in records)
+    reference = sum(record["reference_seconds"] for record in records)
+    rest = sum(report.duration for report in found) - reference
+    share = f" ({100 * checks / rest:.1f} % of these tests)" if rest > 0 else ""
+    line = f"Checks took {checks:.2f} s{share}"
+    return f"{line}; reference runs, made once, {reference:.1f} s." if reference else f"{line}."
 
 
 def _rows(reports: Iterable[Any]) -> list[Row]:

@@ -2,6 +2,9 @@
 
 from pytest_synthaccept.run.records import (
     Acceptance,
+    CoreEvent,
+    CoreRequest,
+    CoreRow,
     KvCache,
     Request,
     ScheduledRow,
@@ -13,6 +16,9 @@ from pytest_synthaccept.run.spec_run import Proposals, SpecRun
 
 __all__ = [
     "Acceptance",
+    "CoreEvent",
+    "CoreRequest",
+    "CoreRow",
     "KvCache",
     "Proposals",
     "Request",

@@ -27,6 +27,9 @@ class Step:
     proposed: tuple[int, ...]
     plan_version: int
     token: int  # the target's own token that ended the step: recovered or bonus
+    verified: tuple[int, ...] = ()  # the draft ids that were verified: rewritten in a lossless run
+    made: tuple[int, ...] | None = None  # those stored for this step; None if nobody saw it
+    engine_step: int | None = None  # its place in ``SpecRun.scheduler``
     no_alternative: bool = False  # the rejected draft was the target's only possible token
 
 
@@ -53,11 +56,16 @@ class ScheduledRow:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStep:
-    """One engine step: its rows in batch order, and the keys preempted and finished before it."""
+    """One engine step: its rows in batch order, and the keys preempted and finished before it.
+
+    Forward passes are counted where each is a call of the model: not under CUDA graphs.
+    """
 
     rows: tuple[ScheduledRow, ...]
     preempted: tuple[int, ...] = ()
     finished: tuple[int, ...] = ()
+    target_forwards: int | None = None
+    drafter_forwards: int | None = None
 
     @property
     def scheduled(self) -> dict[int, int]:
@@ -81,6 +89,51 @@ class SchedulerStep:
         return out
 
 
+@dataclass(frozen=True, slots=True)
+class CoreRow:
+    """What one ``schedule`` call gave one request. ``computed`` is before the call."""
+
+    index: int
+    sample: int
+    tokens: int
+    drafts: int
+    computed: int
+
+
+@dataclass(frozen=True, slots=True)
+class CoreRequest:
+    """One unfinished request as scheduler and KV cache manager hold it, right after a call.
+
+    ``state``: ``waiting``, ``running``, ``preempted``, or ``finished`` in the call itself.
+    The last three have one entry per KV cache group; the null block is left out.
+    """
+
+    request: int
+    index: int
+    sample: int
+    state: str
+    committed: int  # tokens, prompt included
+    computed: int  # num_computed_tokens: those of steps in flight count already
+    placeholders: int  # output placeholders of steps in flight (async scheduling)
+    blocks: tuple[tuple[int, ...], ...]  # ids, in the order of the positions
+    refs: tuple[tuple[int, ...], ...]  # the blocks' reference counts
+    hashed: tuple[int, ...]  # blocks up to the last that the prefix cache may hand out
+
+
+@dataclass(frozen=True, slots=True)
+class CoreEvent:
+    """One call of the scheduler: ``schedule``, or ``update`` with the outcome of that step.
+
+    Under async scheduling step n + 1 is scheduled before the update of step n.
+    """
+
+    kind: str
+    step: int  # as in ``SpecRun.scheduler``; -1: nothing was scheduled, or before the run
+    rows: tuple[CoreRow, ...]
+    requests: tuple[CoreRequest, ...]
+    free_blocks: int
+
+
 @dataclass(slots=True)
 class SchedulerStats:
     """The engine's own speculative-decoding statistics, summed over the run."""
@@ -90,6 +143,11 @@ class SchedulerStats:
     num_accepted_tokens: int = 0
     num_accepted_tokens_per_pos: list[int] = field(default_factory=list)
 
+    def clear(self) -> None:
+        """Start counting anew, in place."""
+        self.num_drafts = self.num_draft_tokens = self.num_accepted_tokens = 0
+        self.num_accepted_tokens_per_pos.clear()
+
 
 @dataclass(slots=True)
 class KvCache:
@@ -97,12 +155,15 @@ class KvCache:
 
     ``blocks[i]`` maps request keys to the blocks held in engine step i (summed over requests
     that share a key). ``pool_before`` and ``pool_after`` are free blocks of the pool, None
-    where the engine core lives in another process.
+    where the engine core lives in another process. ``block_sizes`` are those of the KV cache
+    groups; ``num_blocks`` is the pool's size without the null block.
     """
 
     blocks: list[dict[int, int]] = field(default_factory=list)
     pool_before: int | None = None
     pool_after: int | None = None
+    num_blocks: int = 0
+    block_sizes: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -119,6 +180,8 @@ class Request:
     finish_reason: str | None = None  # "length", "stop", "abort"; None while unfinished
     expected: list[int] | None = None  # lossless: the target's own output without speculation
     margins: list[float] = field(default_factory=list)  # its logprob lead over the runner-up
+    stop_token_ids: tuple[int, ...] = ()  # that end it, the end-of-sequence token included
+    min_tokens: int = 0  # outputs before the first of which may
 
     @property
     def committed(self) -> int:

@@ -9,12 +9,26 @@ from typing import Any
 from pytest_synthaccept.acceptance.plan import AcceptancePlan
 from pytest_synthaccept.run.records import (
     Acceptance,
+    CoreEvent,
+    CoreRequest,
+    CoreRow,
     KvCache,
     Request,
     ScheduledRow,
     SchedulerStats,
     SchedulerStep,
     Step,
+)
+
+# Fields of a run that are JSON as they are.
+_PLAIN = (
+    "lossless",
+    "padded_rows",
+    "padded_drafts",
+    "info",
+    "checked",
+    "check_seconds",
+    "reference_seconds",
 )
 
 # (the request's order in the run, position) -> the drafter's own tokens there
@@ -37,12 +51,15 @@ class SpecRun:
     steps: list[Step] = field(default_factory=list)
     discarded: list[Step] = field(default_factory=list)
     scheduler: list[SchedulerStep] = field(default_factory=list)
+    core: list[CoreEvent] = field(default_factory=list)  # empty: the core is another process
     kv_cache: KvCache = field(default_factory=KvCache)
     scheduler_stats: SchedulerStats = field(default_factory=SchedulerStats)
     padded_rows: int = 0  # rows whose drafts were all placeholders
     padded_drafts: int = 0
     info: dict[str, Any] = field(default_factory=dict)
     checked: dict[str, str] = field(default_factory=dict)
+    check_seconds: float = 0.0  # spent in checks, without the runs that they compare with
+    reference_seconds: float = 0.0  # spent in those, which are kept for other runs
     _reference: Proposals | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -89,49 +106,62 @@ class SpecRun:
             "steps": acceptance.steps,
             "drafted": acceptance.drafted,
             "accepted": acceptance.accepted,
+            "check_seconds": self.check_seconds,
+            "reference_seconds": self.reference_seconds,
         }
 
     def to_dict(self) -> dict[str, Any]:
         """The run as JSON-ready builtins."""
-        out = {
-            f: getattr(self, f)
-            for f in ("lossless", "padded_rows", "padded_drafts", "info", "checked")
-        }
-        for name in ("plans", "requests", "steps", "discarded", "scheduler"):
+        out = {f: getattr(self, f) for f in _PLAIN}
+        for name in ("plans", "requests", "steps", "discarded", "scheduler", "core"):
             out[name] = [asdict(row) for row in getattr(self, name)]
-        out["kv_cache"] = [self.kv_cache.pool_before, self.kv_cache.pool_after]
+        out["kv_cache"] = {
+            name: getattr(self.kv_cache, name)
+            for name in ("pool_before", "pool_after", "num_blocks", "block_sizes")
+        }
         return out | {"scheduler_stats": asdict(self.scheduler_stats)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> SpecRun:
         """Back from ``to_dict``, also after a trip through JSON."""
 
+        def tuples(row: dict[str, Any], *names: str) -> dict[str, Any]:
+            return {name: row[name] and _tuple(row[name]) for name in names}
+
+        def core_event(row: dict[str, Any]) -> CoreEvent:
+            lists = ("blocks", "refs", "hashed")
+            rows = tuple(CoreRow(**given) for given in row["rows"])
+            requests = tuple(CoreRequest(**r | tuples(r, *lists)) for r in row["requests"])
+            return CoreEvent(**row | {"rows": rows, "requests": requests})
+
         def steps(rows: list[dict[str, Any]]) -> list[Step]:
-            return [Step(**row | {"proposed": tuple(row["proposed"])}) for row in rows]
+            return [Step(**row | tuples(row, "proposed", "verified", "made")) for row in rows]
 
         def scheduler_step(row: dict[str, Any]) -> SchedulerStep:
-            return SchedulerStep(
-                rows=tuple(ScheduledRow(**scheduled) for scheduled in row["rows"]),
-                preempted=tuple(row["preempted"]),
-                finished=tuple(row["finished"]),
-            )
+            rows = tuple(ScheduledRow(**scheduled) for scheduled in row["rows"])
+            return SchedulerStep(**row | tuples(row, "preempted", "finished") | {"rows": rows})
 
         scheduler = [scheduler_step(row) for row in data["scheduler"]]
         return cls(
-            kv_cache=KvCache([step.blocks for step in scheduler], *data["kv_cache"]),
-            lossless=data["lossless"],
+            core=[core_event(row) for row in data["core"]],
+            kv_cache=KvCache(
+                blocks=[step.blocks for step in scheduler],
+                **data["kv_cache"] | tuples(data["kv_cache"], "block_sizes"),
+            ),
             plans=[AcceptancePlan(**p | {"rates": tuple(p["rates"])}) for p in data["plans"]],
-            requests=[Request(**row) for row in data["requests"]],
+            requests=[Request(**r | tuples(r, "stop_token_ids")) for r in data["requests"]],
             steps=steps(data["steps"]),
             discarded=steps(data["discarded"]),
             scheduler=scheduler,
             scheduler_stats=SchedulerStats(**data["scheduler_stats"]),
-            padded_rows=data["padded_rows"],
-            padded_drafts=data["padded_drafts"],
-            info=data["info"],
-            checked=data["checked"],
+            **{name: data[name] for name in _PLAIN},
         )
 
 
 def _none_if_nan(value: float) -> float | None:
     return None if math.isnan(value) else value
+
+
+def _tuple(value: Any) -> Any:
+    """Lists, as JSON has them, back to tuples, at every depth."""
+    return tuple(map(_tuple, value)) if isinstance(value, list | tuple) else value

@@ -70,8 +70,6 @@ class Oracle:
         self.truth = torch.full((64, max_model_len + k), -1, dtype=torch.int64, device=device)
         # [num_slots]: what the drafts now in the slot were rewritten to get accepted
         self.planned = torch.zeros(num_slots, dtype=torch.int64, device=device)
-        # [num_slots, K]: the drafter's own tokens
-        self.natural = torch.full((num_slots, k), -1, dtype=torch.int64, device=device)
 
     def expect(self, lane: int, tokens: list[int]) -> None:
         """Tell what the target says for ``lane``'s request: its tokens from position 0 on."""
@@ -106,7 +104,6 @@ class Oracle:
         rewritten = torch.where(i < planned[:, None], true, natural)
         rewritten = torch.where(i == planned[:, None], wrong, rewritten)
         ours = (lane >= 0)[:, None] & (true >= 0)
-        self.natural[slot] = natural
         self.planned[slot] = planned
         draft_tokens.copy_(torch.where(ours, rewritten, natural))
 
@@ -155,8 +152,7 @@ class Oracle:
             "flags": torch.where(verification, VERIFICATION, no_step),
             "token": sampled[torch.arange(num_reqs, device=state.device), accepted.clamp(min=0)],
         }
-        proposals = torch.where(in_row, self.natural[slot], -1)
         chunk, row = state.ledger_rows(num_reqs)
         rows = torch.stack([columns[name] for name in COLUMNS], dim=1)
-        chunk[row : row + num_reqs] = torch.cat([rows, proposals], dim=1)
+        chunk[row : row + num_reqs] = torch.cat([rows, torch.where(in_row, ids.long(), -1)], dim=1)
         state.lanes[:, STEP].index_add_(0, known, (verification & (lane >= 0)).long())

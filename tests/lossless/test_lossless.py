@@ -2,7 +2,9 @@
 
 import pytest
 
-ALL_PASSED = dict.fromkeys(("outputs", "acceptance", "accounting", "drafter"), "passed")
+from pytest_synthaccept.checks import CHECKS
+
+ALL_PASSED = dict.fromkeys(CHECKS, "passed")
 
 
 def all_plans_agree(engine, prompts, plans, max_tokens=40):

@@ -63,7 +63,7 @@ def test_the_unmodified_engine_passes(spec_engine, lossless):
     run = spec_engine.generate(PROMPTS, max_tokens=24, lossless=lossless)
     run.check()
     assert set(run.checked.values()) == {"passed"}
-    assert len(run.checked) == (4 if lossless else 2)
+    assert len(run.checked) == (6 if lossless else 4)
 
 
 def test_drafts_never_reach_the_scheduler(monkeypatch, core, caught):

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_synthaccept import fixtures
-from pytest_synthaccept.errors import AcceptanceError, EngineError
+from pytest_synthaccept.errors import AcceptanceError, EngineError, Inconclusive
 
 NO_PLAN = "no acceptance plan: mark the test"
 
@@ -15,6 +15,9 @@ class StubRun:
 
     def check(self, *names):
         for name in names or ("acceptance", "accounting"):
+            if self.broken == "near-tie":
+                self.checked[name] = "inconclusive: a near-tie"
+                raise Inconclusive(f"{name}: request 0: a near-tie")
             if name == self.broken:
                 raise AssertionError(f"{name}: request 0, step 3: planned 2, accepted 1")
             self.checked[name] = "passed" if name == "acceptance" else "skipped: no statistics"
@@ -30,6 +33,8 @@ class StubRun:
             "steps": 64,
             "drafted": 192,
             "accepted": 96,
+            "check_seconds": 0.0,
+            "reference_seconds": 3.0 if self.plan.rate == 0.25 else 0.0,
         }
 
 
@@ -37,7 +42,8 @@ class StubEngine:
     def __init__(self, config):
         self.config, self.plan, self.runs, self.begun = config, None, [], 0
 
-    def begin_test(self, request, *, where):
+    def begin_test(self, request, *, where, poison=None):
+        self.poison = poison
         self.begun += 1
         self.where, self.runs = where, []
         k = self.config.drafter.num_speculative_tokens

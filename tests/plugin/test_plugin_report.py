@@ -46,7 +46,7 @@ accounting skipped: no statistics (3 runs)
 def table_of(result: pytest.RunResult) -> list[str]:
     start = next(i for i, x in enumerate(result.outlines) if x.strip("= ") == "synthaccept")
     rest = result.outlines[start + 1 :]
-    end = next(i for i, line in enumerate(rest) if line.startswith("==="))
+    end = next(i for i, line in enumerate(rest) if line.startswith("Checks took "))
     return rest[:end]
 
 
@@ -208,3 +208,41 @@ def test_reasons_are_counted():
     lines = terminal.table([("a", skipped), ("b", skipped), ("c", record())], 80)
     assert "accounting skipped: V0 statistics (2 runs)" in lines
     assert terminal.table([("a", skipped)], 80)[-1] == "accounting skipped: V0 statistics (1 run)"
+
+
+INCONCLUSIVE = """
+import pytest
+
+@pytest.mark.acceptance_rate(0.25)
+def test_near_tie(spec_engine):
+    spec_engine.generate(broken="near-tie")
+
+@pytest.mark.acceptance_rate(0.25)
+def test_in_the_body(spec_engine):
+    spec_engine.generate(broken="near-tie").check("accounting")
+
+@pytest.mark.acceptance_rate(0.25)
+def test_passes(spec_engine):
+    spec_engine.generate()
+"""
+
+
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_an_inconclusive_test_is_counted_apart_and_not_passed(stub, clean, workers):
+    stub.makepyfile(test_it=INCONCLUSIVE)
+    result = clean(stub.runpytest_subprocess(workers, "-v"))
+    assert result.ret == pytest.ExitCode.OK
+    assert result.parseoutcomes() == {"passed": 1, "inconclusive": 2}
+    lines = [line for line in result.outlines if line.startswith("INCONCLUSIVE ")]
+    assert sorted(lines) == [
+        "INCONCLUSIVE test_it.py::test_in_the_body: accounting: request 0: a near-tie",
+        "INCONCLUSIVE test_it.py::test_near_tie: acceptance: request 0: a near-tie",
+    ]
+
+
+def test_the_cost_of_checks_and_reference_runs_is_said(stub, clean):
+    stub.makepyfile(test_it=INCONCLUSIVE)
+    result = clean(stub.runpytest())
+    (line,) = [line for line in result.outlines if line.startswith("Checks took ")]
+    assert line.startswith("Checks took 0.00 s")
+    assert line.endswith("; reference runs, made once, 9.0 s.")
