@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import InitVar, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass
 from functools import cached_property
 from numbers import Integral, Real
 from typing import NoReturn
@@ -29,7 +29,16 @@ RATE_HINT = "rate is accepted/drafted (50 % is 0.5); for tokens per verification
 LENGTH_HINT = (
     "length is tokens per verification step with the bonus; for accepted/drafted give rate="
 )
+SCRIPT_HINT = (
+    "a script is accepted counts per verification step, repeated; give e.g. script=[3, 0, 2], "
+    "or {request key: [3, 0, 2]}"
+)
 RATES_HINT = "rates are unconditional, P(first i drafts accepted); give e.g. rates=[0.9, 0.5, 0.2]"
+
+
+# (request key, accepted counts of its steps, repeated); ANY_REQUEST stands for every key.
+Script = tuple[tuple[int, tuple[int, ...]], ...]
+ANY_REQUEST = -1
 
 
 class SynthacceptWarning(UserWarning):
@@ -42,14 +51,17 @@ class AcceptancePlan:
 
     ``rates``: unconditional rates per position, 0..1, non-increasing, K long. ``sampling``:
     "exact" (counts hug the rates) or "random" (independent draws). ``seed``: 0..2**32-1.
-    ``requested``: how the plan was asked for, for reports. ``where`` starts the message of the
-    AcceptanceError that a wrong value raises.
+    ``requested``: how the plan was asked for, for reports. ``script``: accepted counts per
+    request key in place of all that; ``rates`` are then the script's own, for reading.
+    ``where`` starts the message of the AcceptanceError that a wrong value raises.
     """
 
     rates: tuple[float, ...]
     sampling: str = "exact"
     seed: int = 0
     requested: str = ""
+    script: Script = ()
+    _: KW_ONLY
     where: InitVar[str] = "AcceptancePlan"
 
     def __post_init__(self, where: str) -> None:
@@ -109,14 +121,43 @@ class AcceptancePlan:
             k = check_k(num_speculative_tokens, where)
             if len(rates) != k:
                 fail(where, f"rates={list(rates)} has {len(rates)} entries, K={k}; give {k} rates")
-        return cls(rates, sampling, seed, f"rates={list(rates)}", where)
+        return cls(rates, sampling, seed, f"rates={list(rates)}", where=where)
+
+    @classmethod
+    def from_script(
+        cls,
+        script: Sequence[int] | Mapping[int, Sequence[int]],
+        *,
+        num_speculative_tokens: int,
+        seed: int = 0,
+        where: str = "AcceptancePlan.from_script",
+    ) -> AcceptancePlan:
+        """Plan the accepted counts (0..K) of a request's verification steps, repeated for ever.
+
+        A mapping gives each request key its own; a request without one accepts nothing. The
+        ``seed`` keys the target's draws above temperature 0 only.
+        """
+        k, checked = check_k(num_speculative_tokens, where), check_script(script, where)
+        for key, counts in checked:
+            for i, count in enumerate(counts):
+                if count > k:
+                    entry = f"script{'' if key == ANY_REQUEST else f'[{key}]'}[{i}]={count}"
+                    fail(where, f"{entry} is above K={k}; {SCRIPT_HINT}")
+        by_key = {key: list(counts) for key, counts in checked}
+        requested = f"script={show(by_key.get(ANY_REQUEST, by_key))}"
+        rates = tuple(
+            math.fsum(sum(c > i for c in counts) / len(counts) for counts in by_key.values())
+            / len(by_key)
+            for i in range(k)
+        )
+        return cls(rates, "exact", seed, requested, checked, where=where)
 
     @classmethod
     def _by_law(
         cls, rate: float, k: int, law: str, requested: str, sampling: str, seed: int, where: str
     ) -> AcceptancePlan:
         law = check_choice("law", law, LAWS, where)
-        plan = cls(LAWS[law](rate, k), sampling, seed, f"{requested} ({law})", where)
+        plan = cls(LAWS[law](rate, k), sampling, seed, f"{requested} ({law})", where=where)
         if law == "geometric" and plan.rates[0] == 1 and rate < 1:
             _warn_certain(rate, k, where)
         return plan
@@ -153,12 +194,24 @@ class AcceptancePlan:
         """
         key = check_u32("request", request, "AcceptancePlan.decide")
         step = check_u32("step", step, "AcceptancePlan.decide")
+        if self.script:
+            counts = self._counts(key)
+            return counts[step % len(counts)] if counts else 0
         u32 = U32[self.sampling](self.seed, key, step)
         return sum(u32 < threshold for threshold in self.thresholds)
+
+    def covers(self, request: int) -> bool:
+        """False for a request key that a script of several requests leaves out."""
+        return not self.script or bool(self._counts(request))
+
+    def _counts(self, key: int) -> tuple[int, ...]:
+        return next((counts for of, counts in self.script if of in (ANY_REQUEST, key)), ())
 
     def describe(self) -> str:
         """One line: rate, length and the rates per position, which are easily mixed up."""
         positions = " ".join(f"{p:.4f}" for p in self.rates)
+        if self.script:
+            return f"{self.requested}: rate {self.rate:.4f}, length {self.length:.4f}"
         asked = f"; asked for: {self.requested}" if self.requested else ""
         return (
             f"rate {self.rate:.4f}, length {self.length:.4f}, per position {positions}"
@@ -222,6 +275,28 @@ def check_rates(value: object, where: str) -> tuple[float, ...]:
             rise = f"rates[{i}]={rate!r} is above rates[{i - 1}]={rates[i - 1]!r}"
             fail(where, f"{rise}, rates must not rise; {RATES_HINT}")
     return rates
+
+
+def check_script(value: object, where: str) -> Script:
+    """Accepted counts, or a mapping of request keys to them; see AcceptancePlan.from_script."""
+    if not isinstance(value, Mapping):
+        return ((ANY_REQUEST, _check_counts("script", value, where)),)
+    if not value:
+        fail(where, f"script={{}} has no request; {SCRIPT_HINT}")
+    for key in value:
+        if not 0 <= _int(key) <= MASK32:
+            fail(where, f"script has the key {show(key)}, not an int in 0..{MASK32}; {SCRIPT_HINT}")
+    pairs = ((_int(k), _check_counts(f"script[{_int(k)}]", v, where)) for k, v in value.items())
+    return tuple(sorted(pairs))
+
+
+def _check_counts(name: str, value: object, where: str) -> tuple[int, ...]:
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
+        fail(where, f"{name}={show(value)} is not a list of one count or more; {SCRIPT_HINT}")
+    for i, count in enumerate(value):
+        if _int(count) < 0:
+            fail(where, f"{name}[{i}]={show(count)} is not an int of 0 or more; {SCRIPT_HINT}")
+    return tuple(map(_int, value))
 
 
 def check_choice(name: str, value: object, allowed: Iterable[str], where: str) -> str:

@@ -6,7 +6,7 @@ K, which only the engine's configuration tells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, NoReturn
 
@@ -17,6 +17,7 @@ from pytest_synthaccept.acceptance.plan import (
     check_length,
     check_rate,
     check_rates,
+    check_script,
     check_u32,
     fail,
     show,
@@ -24,7 +25,7 @@ from pytest_synthaccept.acceptance.plan import (
 from pytest_synthaccept.acceptance.sequence import U32
 
 SOURCES = ("rate", "length", "rates", "script", "trace")  # exactly one says what to accept
-AVAILABLE_SOURCES = ("rate", "length", "rates")
+AVAILABLE_SOURCES = ("rate", "length", "rates", "script")
 COSTS = ("lean", "faithful")
 AVAILABLE_COSTS = ("lean",)
 
@@ -34,16 +35,16 @@ class AcceptanceRequest:
     """The arguments of ``acceptance_rate``, checked; numbers are floats and ``rates`` a tuple.
 
     Exactly one of ``rate`` (mean accepted/drafted, 0..1), ``length`` (tokens per verification
-    step with the bonus, 1..K+1) and ``rates`` (unconditional per position, non-increasing, K
-    long) is not None. ``law`` spreads a rate or a length over the positions. Raises
-    AcceptanceError.
+    step with the bonus, 1..K+1), ``rates`` (unconditional per position, non-increasing, K long)
+    and ``script`` (accepted counts per step, or request key -> counts) is not None. ``law``
+    spreads a rate or a length over the positions. Raises AcceptanceError.
     """
 
     rate: float | None = None
     _: KW_ONLY
     length: float | None = None
     rates: tuple[float, ...] | None = None
-    script: object = None
+    script: Sequence[int] | Mapping[int, Sequence[int]] | None = None
     trace: object = None
     law: str = "geometric"
     sampling: str = "exact"
@@ -75,19 +76,27 @@ class AcceptanceRequest:
             fail(where, f"{what}; give it once")
         given = {**kwargs, "rate": args[0]} if args else kwargs
         request = cls(**_checked(given, where))
-        if "law" in kwargs and request.rates is not None:
-            what = f"got law={request.law!r} with rates, but a law is for rate or length only"
-            fail(where, f"{what}; drop law= or rates=")
+        for source in ("rates", "script"):
+            if "law" in kwargs and getattr(request, source) is not None:
+                what = (
+                    f"got law={request.law!r} with {source}, but a law is for rate or length only"
+                )
+                fail(where, f"{what}; drop law= or {source}=")
+        if "sampling" in kwargs and request.script is not None:
+            what = f"got sampling={request.sampling!r} with script, which leaves nothing to sample"
+            fail(where, f"{what}; drop sampling=")
         return request
 
     def plan(self, num_speculative_tokens: int, *, where: str) -> AcceptancePlan:
         """The plan for K draft tokens: the checks that need K (lengths); AcceptanceError."""
         shared: dict[str, Any] = {
             "num_speculative_tokens": num_speculative_tokens,
-            "sampling": self.sampling,
             "seed": self.seed,
             "where": where,
         }
+        if self.script is not None:
+            return AcceptancePlan.from_script(self.script, **shared)
+        shared["sampling"] = self.sampling
         if self.rates is not None:
             return AcceptancePlan.from_rates(self.rates, **shared)
         if self.length is not None:
@@ -111,11 +120,17 @@ def _check_lossless(value: object, where: str) -> bool:
     return value
 
 
+def _check_script(value: object, where: str) -> object:
+    """As given, but of tuples: a marker's arguments may be changed after us."""
+    script = check_script(value, where)
+    return dict(script) if isinstance(value, Mapping) else script[0][1]
+
+
 _CHECKS: dict[str, Callable[[object, str], object]] = {
     "rate": check_rate,
     "length": check_length,
     "rates": check_rates,
-    "script": lambda value, where: _not_yet("script", value, AVAILABLE_SOURCES, where),
+    "script": _check_script,
     "trace": lambda value, where: _not_yet("trace", value, AVAILABLE_SOURCES, where),
     "law": lambda value, where: check_choice("law", value, LAWS, where),
     "sampling": lambda value, where: check_choice("sampling", value, U32, where),

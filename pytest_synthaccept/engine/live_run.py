@@ -46,7 +46,7 @@ class Prepared(NamedTuple):
 
 def plan_row(plan: AcceptancePlan) -> list[Any]:
     """A plan as it travels to the workers; see ``worker.PlanRow``."""
-    return [list(plan.thresholds), plan.sampling, plan.seed]
+    return [list(plan.thresholds), plan.sampling, plan.seed, list(plan.script)]
 
 
 class LiveRun(SpecRun):
@@ -142,6 +142,11 @@ class LiveRun(SpecRun):
         number = _integer(order if key is None else key)
         if number is None or not 0 <= number <= MAX_KEY:
             raise EngineError(f"request key {key!r} must be an integer in 0..{MAX_KEY}")
+        if (plan := self._engine.plan) is not None and not plan.covers(number):
+            raise EngineError(
+                f"request key {number} is not in the {plan.requested}; "
+                "give it counts there, or give keys= that are"
+            )
         tokens = self._tokens(prompt)
         params = _sampling_params(sampling_params, max_tokens)
         room = self.info["max_model_len"] - len(tokens)

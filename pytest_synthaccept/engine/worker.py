@@ -21,11 +21,12 @@ EXTENSION = "pytest_synthaccept.engine.worker.WorkerExtension"
 
 
 class PlanRow(NamedTuple):
-    """A plan as the device needs it: thresholds in 0..2**32, one per position."""
+    """A plan as the device needs it: thresholds in 0..2**32, one per position, or a script."""
 
     thresholds: list[int]
     sampling: str
     seed: int
+    script: list[tuple[int, list[int]]] = []  # noqa: RUF012 - pairs as in AcceptancePlan
 
 
 class Recorder(seam.Hooks):

@@ -148,7 +148,7 @@ class SpecRun:
                 blocks=[step.blocks for step in scheduler],
                 **data["kv_cache"] | tuples(data["kv_cache"], "block_sizes"),
             ),
-            plans=[AcceptancePlan(**p | {"rates": tuple(p["rates"])}) for p in data["plans"]],
+            plans=[AcceptancePlan(**p | tuples(p, "rates", "script")) for p in data["plans"]],
             requests=[Request(**r | tuples(r, "stop_token_ids")) for r in data["requests"]],
             steps=steps(data["steps"]),
             discarded=steps(data["discarded"]),

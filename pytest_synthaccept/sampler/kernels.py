@@ -99,8 +99,10 @@ def decide_and_reduce_kernel(
     slot_version_ptr,
     # [num_lanes, 3]: key term, sample term, step
     lanes_ptr,
-    # [num_versions, K + 3]: thresholds, 1 if random, decision seed, token seed
+    # [num_versions, K + 5]: thresholds, mode, decision seed, token seed, script entries
     plans_ptr,
+    # entries (key term or -1, offset, length) and the counts they point at
+    scripts_ptr,
     vocab_size,
     K: tl.constexpr,
     K_PAD: tl.constexpr,
@@ -108,7 +110,8 @@ def decide_and_reduce_kernel(
 ):
     """Decide each row's accepted length and reduce the one logits row that it needs.
 
-    L = min(#{i : u < threshold_i}, drafted), with u keyed by (plan seed, request key, step);
+    L = min(#{i : u < threshold_i}, drafted), with u keyed by (plan seed, request key, step), or
+    what a script says for (request key, step);
     only then is a logits row chosen, start + L, so that one row per request is read whatever
     K is. drafted = the leading draft ids >= 0 of a row past its prefill (before it, drafts are
     placeholders whatever their id). On L < drafted the rejected draft is left out of the
@@ -143,9 +146,10 @@ def decide_and_reduce_kernel(
         step = tl.load(lanes_ptr + lane * 3 + 2)
         if drafted > 0:
             key = tl.load(lanes_ptr + lane * 3)
-            plan_ptr = plans_ptr + version * (K + 3)
+            plan_ptr = plans_ptr + version * (K + 5)
             seed = tl.load(plan_ptr + K + 1)
-            if tl.load(plan_ptr + K) == 0:
+            mode = tl.load(plan_ptr + K)
+            if mode == 0:
                 # The step moves inside its block of eight: three rounds of an affine map and
                 # a shift mod 8. odd = 2 * bits + 1 and add = bits >> 2 need no mask before it.
                 bits = _hash(seed + _BLOCK_SALT, (step >> 3) * _STEP_STRIDE, 0, 0, 1)
@@ -160,6 +164,16 @@ def decide_and_reduce_kernel(
                 u = _hash(seed, key, step * _STEP_STRIDE, 0, 2)
             thresholds = tl.load(plan_ptr + i, mask=i < K, other=0)
             planned = tl.reduce((u < thresholds).to(tl.int32), 0, _sum)
+            if mode == 2:
+                planned = planned * 0
+                entry_ptr = scripts_ptr + tl.load(plan_ptr + K + 3)
+                for _ in range(tl.load(plan_ptr + K + 4).to(tl.int32)):
+                    of = tl.load(entry_ptr)
+                    offset = tl.load(entry_ptr + 1)
+                    length = tl.load(entry_ptr + 2)
+                    count = tl.load(scripts_ptr + offset + step % length).to(tl.int32)
+                    planned = tl.where((of == -1) | (of == key), count, planned)
+                    entry_ptr += 3
     accepted = tl.minimum(planned, drafted)
 
     if block == 0:
@@ -219,7 +233,7 @@ def emit_kernel(
     temperature_ptr,
     # [num_lanes, 3]: key term, sample term, step
     lanes_ptr,
-    # [num_versions, K + 3]: thresholds, 1 if random, decision seed, token seed
+    # [num_versions, K + 5]: thresholds, mode, decision seed, token seed, script entries
     plans_ptr,
     vocab_size,
     num_blocks,
@@ -269,7 +283,7 @@ def emit_kernel(
         if lane >= 0:
             key = tl.load(lanes_ptr + lane * 3)
             sample = tl.load(lanes_ptr + lane * 3 + 1)
-        seed = tl.load(plans_ptr + tl.load(ledger_ptr + 7) * (K + 3) + K + 2)
+        seed = tl.load(plans_ptr + tl.load(ledger_ptr + 7) * (K + 5) + K + 2)
         index = tl.load(ledger_ptr + 2) + accepted
         u = _hash(seed, key, sample, index * _STEP_STRIDE, 3)
         # floor(u * total / 2^32), in two parts because the product has up to 80 bits.

@@ -102,6 +102,7 @@ def rejection_sample(
         state.slot_version,
         state.lanes,
         state.plans,
+        state.scripts,
         vocab_size,
         K=k,
         K_PAD=k_pad,

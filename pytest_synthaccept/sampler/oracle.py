@@ -13,7 +13,7 @@ import torch
 
 from pytest_synthaccept.acceptance.sequence import BLOCK_SALT, MASK32, STEP_STRIDE
 from pytest_synthaccept.run.ledger import COLUMNS, DRAFTLESS, PADDED, VERIFICATION
-from pytest_synthaccept.sampler.state import SamplerState
+from pytest_synthaccept.sampler.state import EXACT, SCRIPT, SamplerState
 
 STEP = 2  # column of SamplerState.lanes
 
@@ -26,7 +26,7 @@ def decide(state: SamplerState, lane: torch.Tensor, version: torch.Tensor) -> to
     k = state.num_speculative_tokens
     key, step = state.lanes[lane, 0], state.lanes[lane, STEP]
     plan = state.plans[version]
-    thresholds, random, seed = plan[:, :k], plan[:, k], plan[:, k + 1]
+    thresholds, mode, seed = plan[:, :k], plan[:, k], plan[:, k + 1]
     bits = _mix(seed + BLOCK_SALT + (step >> 3) * STEP_STRIDE)
     inside = step & 7
     j = inside
@@ -36,8 +36,27 @@ def decide(state: SamplerState, lane: torch.Tensor, version: torch.Tensor) -> to
         bits = bits >> 5
     exact = ((step - inside + j) * STEP_STRIDE + key + seed) & MASK32
     independent = _mix(_mix(seed + key) + step * STEP_STRIDE)
-    u = torch.where(random == 0, exact, independent)
-    return (u[:, None] < thresholds).sum(1)
+    u = torch.where(mode == EXACT, exact, independent)
+    drawn = (u[:, None] < thresholds).sum(1)
+    if not state.most_entries:
+        return drawn
+    return torch.where(mode == SCRIPT, _scripted(state, plan[:, k + 3 :], key, step), drawn)
+
+
+def _scripted(
+    state: SamplerState, entries: torch.Tensor, key: torch.Tensor, step: torch.Tensor
+) -> torch.Tensor:
+    """[n] counts by script; ``entries`` [n, 2] are start and number of a script's entries."""
+    start, number = entries[:, :1], entries[:, 1:]
+    i = torch.arange(state.most_entries, device=state.device)
+    at = torch.where(i < number, start + 3 * i, 0)
+    of = state.scripts[at]
+    fits = (i < number) & ((of == -1) | (of == key[:, None]))
+    chosen = at.gather(1, fits.long().argmax(1, keepdim=True)).squeeze(1)
+    offset, length = state.scripts[chosen + 1], state.scripts[chosen + 2]
+    found = fits.any(1)
+    count = state.scripts[torch.where(found, offset + step % length.clamp(min=1), 0)]
+    return torch.where(found, count, 0)
 
 
 def _mix(x: torch.Tensor) -> torch.Tensor:

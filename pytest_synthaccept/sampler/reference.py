@@ -30,6 +30,11 @@ def token_u32(seed: int, key: int, sample: int, index: int) -> int:
 
 def decide(plan: Plan, key: int, step: int) -> int:
     """Accepted count that the plan asks for in this verification step, 0..K."""
+    for of, counts in plan.script:
+        if of in (-1, key):
+            return counts[step % len(counts)]
+    if plan.script:
+        return 0
     u = U32[plan.sampling](plan.seed, key, step)
     return sum(u < threshold for threshold in plan.thresholds)
 

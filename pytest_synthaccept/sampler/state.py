@@ -12,6 +12,8 @@ from pytest_synthaccept.errors import AcceptanceError
 from pytest_synthaccept.run.ledger import COLUMNS as LEDGER_COLUMNS
 from pytest_synthaccept.sampler.kernels import TOKEN_SALT
 
+EXACT, RANDOM, SCRIPT = 0, 1, 2  # how a plan decides
+
 
 class Plan(Protocol):
     """What the sampler reads of an acceptance plan."""
@@ -27,6 +29,10 @@ class Plan(Protocol):
     @property
     def seed(self) -> int:
         """The plan's seed, 0 <= seed < 2**32."""
+
+    @property
+    def script(self) -> Sequence[tuple[int, Sequence[int]]]:
+        """Pairs (request key, or -1 for every request; accepted counts); empty without one."""
 
 
 class SamplerState:
@@ -65,11 +71,17 @@ class SamplerState:
         self.slot_version = self._full(num_slots)
         # [capacity, 3]: key * KEY_STRIDE, sample * KEY_STRIDE, step counter
         self.lanes = self._full(256, 3)
-        # [capacity, K + 3]: thresholds, 1 if random, decision seed, token seed (the parts of
-        # the hashes that depend on the plan alone). Version 0 accepts nothing.
-        self.plans = self._full(8, num_speculative_tokens + 3)
+        # [capacity, K + 5]: thresholds, mode, decision seed, token seed (the parts of the
+        # hashes that depend on the plan alone), start and number of the script's entries.
+        # Version 0 accepts nothing.
+        self.plans = self._full(8, num_speculative_tokens + 5)
+        # [capacity]: per script its entries (key * KEY_STRIDE or -1, offset, length), and the
+        # accepted counts that they point at
+        self.scripts = self._full(64)
+        self.most_entries = 0  # of any script
         self._num_lanes = 0
         self._num_versions = 1
+        self._script_end = 0
 
         # Ledger chunks [rows, len(LEDGER_COLUMNS) + K] and how many rows of each are taken.
         self._chunks: list[torch.Tensor] = []
@@ -101,6 +113,7 @@ class SamplerState:
         self.lanes.zero_()
         self._num_lanes = 0
         self._num_versions = 0
+        self._script_end = 0
         self._forget_ledger()
         self.set_plan(plan)
 
@@ -114,13 +127,34 @@ class SamplerState:
         version = self._num_versions
         self.plans = _grown(self.plans, version + 1)
         seed = mix32(plan.seed)
-        random = plan.sampling == "random"
-        decision_seed = mix32(seed ^ RANDOM_SALT) if random else seed
-        row = (*plan.thresholds, int(random), decision_seed, mix32(seed ^ TOKEN_SALT))
+        mode = SCRIPT if plan.script else RANDOM if plan.sampling == "random" else EXACT
+        decision_seed = mix32(seed ^ RANDOM_SALT) if mode == RANDOM else seed
+        entries = self._append_script(plan.script)
+        row = (*plan.thresholds, mode, decision_seed, mix32(seed ^ TOKEN_SALT), *entries)
         for column, value in enumerate(row):
             self.plans[version, column].fill_(value)
         self._num_versions += 1
         return version
+
+    def _append_script(self, script: Sequence[tuple[int, Sequence[int]]]) -> tuple[int, int]:
+        """Put a script at the end of the buffer: where its entries start, and how many."""
+        start = self._script_end
+        offset = start + 3 * len(script)
+        entries: list[int] = []
+        values: list[int] = []
+        for key, counts in script:
+            entries += [-1 if key < 0 else key * KEY_STRIDE & MASK32, offset, len(counts)]
+            values += counts
+            offset += len(counts)
+        if script:
+            self.scripts = _grown(self.scripts, offset)
+            row = torch.tensor(entries + values, dtype=torch.int64)
+            if self.device.type == "cuda":
+                row = row.pin_memory()
+            self.scripts[start:offset].copy_(row, non_blocking=True)
+            self.most_entries = max(self.most_entries, len(script))
+        self._script_end = offset
+        return start, len(script)
 
     def open_lane(self, key: int, sample: int) -> int:
         """Open a lane for one sample of a request key, its step counter at 0; return its index."""

@@ -331,3 +331,36 @@ def test_the_room_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# Scripts
+
+
+def test_a_script_is_repeated_for_every_request() -> None:
+    plan = AcceptancePlan.from_script([3, 0, 2], num_speculative_tokens=3)
+    for key in (0, 7, 2**32 - 1):
+        assert [plan.decide(key, step) for step in range(7)] == [3, 0, 2, 3, 0, 2, 3]
+        assert plan.covers(key)
+    assert plan.rates == (2 / 3, 2 / 3, 1 / 3)
+    assert plan.describe() == "script=[3, 0, 2]: rate 0.5556, length 2.6667"
+
+
+def test_a_script_by_request() -> None:
+    plan = AcceptancePlan.from_script({7: [1], 0: [3, 0]}, num_speculative_tokens=3)
+    assert [plan.decide(0, step) for step in range(3)] == [3, 0, 3]
+    assert [plan.decide(7, step) for step in range(3)] == [1, 1, 1]
+    assert [plan.decide(1, step) for step in range(3)] == [0, 0, 0]
+    assert (plan.covers(0), plan.covers(7), plan.covers(1)) == (True, True, False)
+    assert plan.requested == "script={0: [3, 0], 7: [1]}"
+    assert plan.rates == (0.75, 0.25, 0.25)
+
+
+def test_a_plan_without_a_script_covers_everything() -> None:
+    assert AcceptancePlan((0.5,)).covers(12)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=9), st.integers(0, 2**32 - 1))
+def test_a_script_decides_what_it_says(counts: list[int], step: int) -> None:
+    plan = AcceptancePlan.from_script(counts, num_speculative_tokens=4)
+    assert plan.decide(3, step) == counts[step % len(counts)]
+    assert plan.rate == pytest.approx(sum(counts) / len(counts) / 4)

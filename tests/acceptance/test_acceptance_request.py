@@ -17,7 +17,7 @@ from pytest_synthaccept.errors import AcceptanceError, SynthacceptError
 
 WHERE = "tests/test_x.py::test_y: @pytest.mark.acceptance_rate"
 NAMES = "rate, length, rates, script, trace, law, sampling, lossless, cost, seed"
-ONE_OF = "give exactly one of rate, length, rates"
+ONE_OF = "give exactly one of rate, length, rates, script"
 RATE = (
     "is not a number in 0..1; rate is accepted/drafted (50 % is 0.5);"
     " for tokens per verification step give length="
@@ -27,7 +27,11 @@ RATES = "rates are unconditional, P(first i drafts accepted); give e.g. rates=[0
 NOT_RATES = f"is not a list of one rate or more; {RATES}"
 NOT_IN_RATES = f"is not a number in 0..1; {RATES}"
 SEED = "is not an int in 0..4294967295; give e.g. seed=0"
-NOT_YET = "is not available yet; available: rate, length, rates"
+NOT_YET = "is not available yet; available: rate, length, rates, script"
+SCRIPT = (
+    "a script is accepted counts per verification step, repeated; give e.g. script=[3, 0, 2], "
+    "or {request key: [3, 0, 2]}"
+)
 
 
 def parse(*args: Any, **kwargs: Any) -> AcceptanceRequest:
@@ -112,6 +116,38 @@ def test_rates_become_a_tuple_of_floats() -> None:
         ((), {"length": math.inf}, f"length=inf is not a number of 1 or more; {LENGTH}"),
         ((), {"length": "2"}, f"length='2' is not a number of 1 or more; {LENGTH}"),
         ((), {"length": True}, f"length=True is not a number of 1 or more; {LENGTH}"),
+        # the script, as far as it needs no K
+        ((), {"script": []}, f"script=[] is not a list of one count or more; {SCRIPT}"),
+        ((), {"script": 3}, f"script=3 is not a list of one count or more; {SCRIPT}"),
+        ((), {"script": "30"}, f"script='30' is not a list of one count or more; {SCRIPT}"),
+        ((), {"script": {3, 0}}, f"script={{0, 3}} is not a list of one count or more; {SCRIPT}"),
+        ((), {"script": [3, -1]}, f"script[1]=-1 is not an int of 0 or more; {SCRIPT}"),
+        ((), {"script": [True]}, f"script[0]=True is not an int of 0 or more; {SCRIPT}"),
+        ((), {"script": [1.0]}, f"script[0]=1.0 is not an int of 0 or more; {SCRIPT}"),
+        ((), {"script": {}}, f"script={{}} has no request; {SCRIPT}"),
+        ((), {"script": {7: []}}, f"script[7]=[] is not a list of one count or more; {SCRIPT}"),
+        ((), {"script": {7: [0, "1"]}}, f"script[7][1]='1' is not an int of 0 or more; {SCRIPT}"),
+        (
+            (),
+            {"script": {-1: [0]}},
+            f"script has the key -1, not an int in 0..4294967295; {SCRIPT}",
+        ),
+        (
+            (),
+            {"script": {"a": [0]}},
+            f"script has the key 'a', not an int in 0..4294967295; {SCRIPT}",
+        ),
+        (
+            (),
+            {"script": [1], "law": "constant"},
+            "got law='constant' with script, but a law is for rate or length only;"
+            " drop law= or script=",
+        ),
+        (
+            (),
+            {"script": [1], "sampling": "random"},
+            "got sampling='random' with script, which leaves nothing to sample; drop sampling=",
+        ),
         # the words
         (
             (0.5,),
@@ -149,7 +185,6 @@ def test_rates_become_a_tuple_of_floats() -> None:
         ),
         ((0.5,), {"rate": 0.6}, "got the rate twice, 0.5 and rate=0.6; give it once"),
         # not yet
-        ((), {"script": [3, 0]}, f"script=[3, 0] {NOT_YET}"),
         ((), {"trace": "counts.json"}, f"trace='counts.json' {NOT_YET}"),
         ((0.5,), {"cost": "faithful"}, "cost='faithful' is not available yet; available: lean"),
     ],
@@ -186,7 +221,8 @@ JUNK = st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_siz
 def test_any_arguments_make_a_request_or_one_line(args: list[Any], kwargs: dict[str, Any]) -> None:
     request, line = outcome(*args, **kwargs)
     if request:
-        assert [request.rate, request.length, request.rates].count(None) == 2
+        given = [request.rate, request.length, request.rates, request.script]
+        assert given.count(None) == 3
     else:
         assert line.startswith(f"{WHERE}: ")
         assert len(line.splitlines()) == 1
@@ -213,6 +249,16 @@ def test_plan_of_rates() -> None:
     assert plan == AcceptancePlan.from_rates([0.9, 0.5, 0.2], seed=5)
 
 
+def test_plan_of_a_script() -> None:
+    plan = parse(script=[3, 0, 2], seed=5).plan(3, where=WHERE)
+    assert plan == AcceptancePlan.from_script([3, 0, 2], num_speculative_tokens=3, seed=5)
+    assert plan.requested == "script=[3, 0, 2]"
+    by_request = {7: [1], 2: (3, 0)}
+    plan = parse(script=by_request).plan(3, where=WHERE)
+    by_request[7] = [0]  # the marker's argument may be changed later
+    assert plan.script == ((2, (3, 0)), (7, (1,)))
+
+
 @given(st.integers(1, 8), st.floats(0, 1))
 def test_a_length_of_1_and_of_k_plus_1_and_all_between_are_plans(k: int, part: float) -> None:
     for length in (1, 1 + part * k, k + 1):
@@ -225,6 +271,8 @@ def test_a_length_of_1_and_of_k_plus_1_and_all_between_are_plans(k: int, part: f
     [
         ({"length": 4.5}, 3, f"length=4.5 is not a number in 1..4 (K=3); {LENGTH}"),
         ({"length": 3}, 1, f"length=3.0 is not a number in 1..2 (K=1); {LENGTH}"),
+        ({"script": [1, 4]}, 3, f"script[1]=4 is above K=3; {SCRIPT}"),
+        ({"script": {7: [4]}}, 3, f"script[7][0]=4 is above K=3; {SCRIPT}"),
         ({"rates": [0.9, 0.5]}, 3, "rates=[0.9, 0.5] has 2 entries, K=3; give 3 rates"),
         ({"rates": [0.9, 0.5]}, 1, "rates=[0.9, 0.5] has 2 entries, K=1; give 1 rates"),
         (

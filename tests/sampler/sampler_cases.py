@@ -19,6 +19,12 @@ class Plan(NamedTuple):
     thresholds: tuple[int, ...]
     sampling: str = "exact"
     seed: int = 0
+    script: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+
+def scripted(*script: tuple[int, tuple[int, ...]]) -> Plan:
+    """A plan of K = 3 by script; the key -1 is every request's."""
+    return Plan((0, 0, 0), script=script)
 
 
 def plan(*rates: float, sampling: str = "exact", seed: int = 0) -> Plan:
@@ -179,5 +185,6 @@ __all__ = [
     "make_batch",
     "make_logits",
     "plan",
+    "scripted",
     "tokens_of",
 ]

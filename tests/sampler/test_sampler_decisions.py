@@ -13,6 +13,7 @@ from sampler_cases import (
     columns,
     make_batch,
     plan,
+    scripted,
     tokens_of,
 )
 
@@ -58,6 +59,50 @@ def test_decisions_are_the_sequence_bit_for_bit(sampling, seed):
         pair.sample(make_batch([Row(0, [0] * 6)], 4, 6, num_slots=1))
         ((planned, seen),) = columns(pair.drain(), "planned", "step")
         assert (planned, seen) == (sum(u < t for t in thresholds), step)
+
+
+def test_a_script_for_every_request():
+    pair = Pair(3).begin(scripted((-1, (3, 0, 2))))
+    for slot, key in ((0, 4), (1, 2**32 - 1)):
+        pair.open(slot, key)
+    for _ in range(7):
+        pair.sample(make_batch([Row(1, DRAFTS), Row(0, DRAFTS)], 16, 3))
+    rows = columns(pair.drain(), "lane", "accepted")
+    for lane in (0, 1):
+        assert [a for of, a in rows if of == lane] == [3, 0, 2, 3, 0, 2, 3]
+
+
+def test_a_script_by_request_key():
+    """Keys 0, 1 and the largest have counts of their own; key 2 has none and accepts nothing."""
+    last = 2**32 - 1
+    pair = Pair(3).begin(scripted((0, (3, 0)), (1, (1,)), (last, (2, 2, 0))))
+    for slot, key in enumerate((last, 2, 1, 0)):
+        pair.open(slot, key)
+    for _ in range(5):
+        pair.sample(make_batch([Row(slot, DRAFTS) for slot in range(4)], 16, 3))
+    rows = columns(pair.drain(), "lane", "accepted")
+    counts = [[a for of, a in rows if of == lane] for lane in range(4)]
+    assert counts == [[2, 2, 0, 2, 2], [0] * 5, [1] * 5, [3, 0, 3, 0, 3]]
+
+
+def test_scripts_and_rates_by_turns():
+    """A row goes by the plan its drafts were made under; scripts of one run do not mix."""
+    pair = Pair(3).begin(scripted((-1, (1,))))
+    for slot in (0, 1, 2):
+        pair.open(slot, slot)
+    pair.set_plan(plan(1.0, 1.0, 1.0))
+    pair.mark([1])
+    pair.set_plan(scripted((0, (3,)), (2, (2, 0))))
+    pair.mark([2])
+    for _ in range(3):
+        pair.sample(make_batch([Row(slot, DRAFTS) for slot in range(3)], 16, 3))
+    rows = columns(pair.drain(), "lane", "accepted", "version")
+    counts = [[(a, version) for of, a, version in rows if of == lane] for lane in range(3)]
+    assert counts == [[(1, 0)] * 3, [(3, 1)] * 3, [(2, 2), (0, 2), (2, 2)]]
+    pair.begin(scripted((-1, (2,))))
+    pair.open(0, 0)
+    steps(pair, 0, 2)
+    assert columns(pair.drain(), "accepted") == [(2,), (2,)]
 
 
 @pytest.mark.parametrize("sampling", U32)
