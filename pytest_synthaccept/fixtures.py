@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_synthaccept.engine.config import Drafter, EngineConfig
     from pytest_synthaccept.engine.engine import SpecEngine
     from pytest_synthaccept.engine.pool import EnginePool
+    from pytest_synthaccept.suite.parametrize import BoundPattern
 
 POOL = pytest.StashKey["EnginePool"]()
 
@@ -95,6 +96,32 @@ def spec_engine(spec_engine_factory: SpecEngineFactory) -> SpecEngine:
         message = str(error)
     # Outside the except block, or the cause is printed too.
     pytest.fail(message, pytrace=False)
+
+
+@pytest.fixture
+def spec_seed(request: pytest.FixtureRequest) -> int:
+    """Seed of the prompts and plans of ``spec_pattern``; ``--synthaccept-seed`` gives others."""
+    seed: int = getattr(request, "param", 0)
+    return seed
+
+
+@pytest.fixture
+def spec_pattern(
+    request: pytest.FixtureRequest,
+    spec_engine_factory: SpecEngineFactory,
+    spec_engine_args: Mapping[str, Any],
+    spec_drafter: Drafter,
+    spec_seed: int,
+) -> BoundPattern:
+    """The acceptance pattern of ``spec_patterns``, on engines with this test's arguments."""
+    from pytest_synthaccept.suite.parametrize import BoundPattern
+    from pytest_synthaccept.suite.patterns import PATTERNS
+
+    name = getattr(request, "param", None)
+    if name is None:
+        raise EngineError("spec_pattern: mark the test with @spec_patterns(), or with some names")
+    k = spec_drafter.num_speculative_tokens
+    return BoundPattern(PATTERNS[name], spec_engine_factory, spec_engine_args, k, spec_seed)
 
 
 def close_pool(config: pytest.Config) -> None:

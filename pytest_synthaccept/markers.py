@@ -25,6 +25,7 @@ LINE = (
 
 # Fixtures that hand out engines with the test's plan; a marker is for tests that use one.
 ENGINE_FIXTURES = ("spec_engine", "spec_engine_factory", "spec_benchmark", "spec_server")
+SEED_FIXTURE, PATTERN_FIXTURE = "spec_seed", "spec_pattern"
 RATE_FIXTURE = "_spec_rate"  # carries a value of --acceptance-rate to the test
 
 
@@ -43,8 +44,17 @@ def closest(item: pytest.Item) -> pytest.Mark | None:
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
-    """Run an unmarked test that uses an engine once per value of ``--acceptance-rate``."""
-    rates = options.settings(metafunc.config).rates
+    """Run an unmarked test that uses an engine once per value of ``--acceptance-rate``.
+
+    And one that uses ``spec_seed`` once per value of ``--synthaccept-seed``.
+    """
+    settings = options.settings(metafunc.config)
+    rates = settings.rates
+    if settings.seeds and SEED_FIXTURE in metafunc.fixturenames:
+        ids = [f"seed={seed}" for seed in settings.seeds]
+        metafunc.parametrize(SEED_FIXTURE, settings.seeds, indirect=True, ids=ids)
+    if PATTERN_FIXTURE in metafunc.fixturenames:  # which brings plans of its own
+        return
     marked = metafunc.definition.get_closest_marker(NAME)
     if not rates or marked or RATE_FIXTURE not in metafunc.fixturenames:
         return

@@ -72,6 +72,18 @@ def _tokens(text: str) -> int:
     return int(text)
 
 
+def _seeds(text: str) -> tuple[int, ...]:
+    seeds: list[int] = []
+    for entry in text.split(","):
+        first, dash, last = entry.strip().partition("-")
+        if not all(part.isascii() and part.isdigit() for part in (first, last or first)):
+            raise ValueError("is not a list of seeds; give integers, or ranges as in 0-19")
+        seeds += range(int(first), int(last if dash else first) + 1)
+    if len(set(seeds)) < len(seeds) or not seeds:
+        raise ValueError("has a seed twice, or none; give each seed once")
+    return tuple(seeds)
+
+
 def _switch(text: str) -> bool:
     if text not in ("on", "off"):
         raise ValueError("is neither on nor off")
@@ -172,6 +184,16 @@ OPTIONS = (
         "all",
     ),
     Option(
+        "synthaccept_seed",
+        "seeds",
+        "N[,N-N...]",
+        "Seeds for tests that use spec_seed, as those of the ready suite do: each runs once per "
+        "seed",
+        _seeds,
+        (),
+        "0",
+    ),
+    Option(
         "synthaccept_poison",
         "poison",
         "on|off",
@@ -193,6 +215,7 @@ class Settings:
     drafter: tuple[str, str | None]
     tokens: int
     checks: tuple[str, ...] | None  # None: all that apply
+    seeds: tuple[int, ...]
     poison: bool | None  # None: with the tiny models
     shown: Mapping[str, str]
     given: Mapping[str, str]  # field -> "option" or "ini"

@@ -9,9 +9,9 @@ from pytest_synthaccept.run import SpecRun
 def check_drafter(run: SpecRun) -> str | None:
     """The drafter's own tokens equal those of a run that accepted nothing, prefix by prefix.
 
-    That run visits every committed prefix, one token a step. A drafter that keeps a rejected
-    token's KV entry, reads a stale hidden state or is off by a position proposes otherwise
-    after accepted drafts, though the outputs stay right.
+    That run visits every committed prefix, one token a step, and takes nothing from the prefix
+    cache. A drafter that keeps a rejected token's KV entry, reads a stale hidden state or is off
+    by a position proposes otherwise after accepted drafts, though the outputs stay right.
     """
     __tracebackhide__ = True
     if not run.lossless:

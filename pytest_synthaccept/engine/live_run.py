@@ -73,6 +73,7 @@ class LiveRun(SpecRun):
         self._prepared: list[Prepared] = []
         self._state = "not open yet"
         self._idle = 0
+        self._cold = reference  # what others are compared with has nothing from a cache
         self._poison = (REFERENCE_POISON if reference else POISON) if engine.poison else 0.0
 
     def __enter__(self) -> LiveRun:
@@ -187,7 +188,13 @@ class LiveRun(SpecRun):
                     request.expected, request.margins = expected, truth.margins[: len(expected)]
             request_id = format_id(self._number, one.order, one.key)
             with self._fatal(), quiet():
-                refusal = seam.add_request(self._engine.llm, request_id, one.tokens, one.params)
+                refusal = seam.add_request(
+                    self._engine.llm,
+                    request_id,
+                    one.tokens,
+                    one.params,
+                    cache_salt=request_id if self._cold else None,
+                )
             if refusal is not None:
                 raise EngineError(f"vLLM refuses prompt {one.order}: {refusal}")
             self._ids[request_id] = samples

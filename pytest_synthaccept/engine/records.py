@@ -17,12 +17,12 @@ def fill(run: SpecRun, answers: list[dict[str, Any] | None]) -> None:
     lanes = [RequestId(*lane) for lane in records["lanes"]]
     ledger = [LedgerRow.of(row) for row in records["ledger"]]
     committed = {(r.index, r.sample): r.committed for r in run.requests}
-    after = _later_positions(ledger)
     drafts = _drafts(records, ledger)
+    after = _later_positions(records, ledger, drafts)
     for i, row in enumerate(ledger):
         lane = lanes[row.lane]
         end = committed.get((lane.order, lane.sample))
-        gone = end is not None and (row.position >= end or after[i] <= row.position)
+        gone = end is not None and (row.position >= end or after.get(i, end) <= row.position)
         if row.flags & VERIFICATION:
             (run.discarded if gone else run.steps).append(_step(lane, row, drafts.get(i)))
         elif row.flags & PADDED and not gone:
@@ -82,18 +82,28 @@ def _one_truth(answers: list[dict[str, Any] | None]) -> dict[str, Any]:
     return records
 
 
-def _later_positions(ledger: list[LedgerRow]) -> list[float]:
-    """Per row, the smallest position its request has later.
+def _later_positions(
+    records: dict[str, Any], ledger: list[LedgerRow], drafts: dict[int, _Drafts]
+) -> dict[int, int]:
+    """By ledger row, the smallest position at which its request got a token in a later step.
 
     A row at or past it was dropped: the request was preempted with the row in flight and went
-    over the same ground again.
+    over the same ground again. Rows of prefill chunks get no token.
     """
-    smallest: dict[int, float] = defaultdict(lambda: float("inf"))
-    out = [0.0] * len(ledger)
-    for i in range(len(ledger) - 1, -1, -1):
-        row = ledger[i]
-        out[i] = smallest[row.lane]
-        smallest[row.lane] = min(smallest[row.lane], row.position)
+    got: dict[int, list[tuple[int, int, int]]] = defaultdict(list)  # engine step, position, row
+    for i, of in drafts.items():
+        got[ledger[i].lane].append((of.engine_step, ledger[i].position, i))
+    for number, step in enumerate(records["scheduler"]):
+        for lane, _, tokens, _, computed, prefill_len, _ in step["rows"]:
+            if computed < prefill_len <= computed + tokens:
+                got[lane].append((number, prefill_len, -1))
+    out: dict[int, int] = {}
+    for rows in got.values():
+        smallest: int | None = None
+        for _, position, i in sorted(rows, reverse=True):
+            if smallest is not None:
+                out[i] = smallest
+            smallest = position if smallest is None else min(smallest, position)
     return out
 
 

@@ -274,15 +274,22 @@ def _add_request_hook(req_states: Any, hooks: Hooks) -> Callable[..., None]:
 # --- the parent's side: vllm.LLM and what hangs on it ---
 
 
-def add_request(llm: Any, request_id: str, tokens: list[int], params: Any) -> str | None:
+def add_request(
+    llm: Any, request_id: str, tokens: list[int], params: Any, *, cache_salt: str | None = None
+) -> str | None:
     """Queue a request under an id of our own; ``LLM.generate`` would number it.
+
+    A ``cache_salt`` keeps its prefix cache apart from that of requests with another.
 
     Returns the first line of vLLM's objection, if it has one.
     """
     from vllm.exceptions import VLLMValidationError  # a ValueError in 0.26, not in 0.32
 
+    prompt: dict[str, Any] = {"prompt_token_ids": tokens}
+    if cache_salt is not None:
+        prompt["cache_salt"] = cache_salt
     try:
-        llm.llm_engine.add_request(request_id, {"prompt_token_ids": tokens}, params)
+        llm.llm_engine.add_request(request_id, prompt, params)
     except (ValueError, VLLMValidationError) as error:
         return str(error).splitlines()[0]
     return None

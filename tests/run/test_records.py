@@ -41,14 +41,32 @@ def ledger(lane, step, position, flags=VERIFICATION, accepted=1):
     return [*row[: len(COLUMNS)], *row.drafts]
 
 
-def filled(rows, output, lanes=((0, 0, 7, 0),)):
+def engine_step(*rows):
+    """Rows: (lane, tokens, drafts, computed, prefill_len)."""
+    scheduled = [[lane, i, *rest, 0] for i, (lane, *rest) in enumerate(rows)]
+    return {"rows": scheduled, "preempted": [], "finished": [], "forwards": {}}
+
+
+def records(rows, scheduler, lanes=((0, 0, 7, 0),)):
+    drafts = [[[n, 8, 9] for _ in step["rows"]] for n, step in enumerate(scheduler)]
+    made = [[[n, 1, 2] for _ in step["rows"]] for n, step in enumerate(scheduler)]
+    return {
+        "lanes": list(lanes),
+        "ledger": rows,
+        "scheduler": scheduler,
+        "proposed": drafts,
+        "made": made,
+    }
+
+
+def filled(rows, output, scheduler=None):
+    """By default each row is an engine step of its own, after one prefill."""
+    if scheduler is None:
+        steps = [engine_step((row[0], 4, 3, row[2] - 1, 4)) for row in rows]
+        scheduler = [engine_step((0, 4, 0, 0, 4)), *steps]
     run = SpecRun(plans=[AcceptancePlan.from_rate(0.5, num_speculative_tokens=3)])
     run.requests = [Request(7, 0, 0, prompt_len=4, limit=99, output=[0] * output)]
-    answer = {
-        "digest": "x",
-        "records": {"lanes": list(lanes), "ledger": rows, "scheduler": []},
-    }
-    fill(run, [answer, None])
+    fill(run, [{"digest": "x", "records": records(rows, scheduler)}, None])
     return run
 
 
@@ -57,7 +75,46 @@ def test_a_row_past_the_last_committed_token_is_discarded():
     assert [s.position for s in run.steps] == [5, 7]
     assert [s.position for s in run.discarded] == [9]
     assert run.steps[0].request == 7
-    assert run.steps[0].proposed == (4, 5, 6)
+
+
+def test_a_step_has_the_drafts_made_after_the_last_one():
+    run = filled([ledger(0, 0, 5), ledger(0, 1, 7)], output=30)
+    assert [s.engine_step for s in run.steps] == [1, 2]
+    assert [s.proposed for s in run.steps] == [(0, 8, 9), (1, 8, 9)]
+    assert [s.made for s in run.steps] == [(0, 1, 2), (1, 1, 2)]
+    assert [s.verified for s in run.steps] == [(4, 5, 6), (4, 5, 6)]
+
+
+def test_drafts_that_cannot_be_matched_are_not_guessed():
+    run = filled([ledger(0, 0, 5)], output=30, scheduler=[])
+    assert (run.steps[0].proposed, run.steps[0].made) == ((4, 5, 6), None)
+
+
+def test_a_chunk_in_the_ledger_drops_nothing():
+    """After a preemption a prefill in chunks passes over the same positions, without a token."""
+    rows = [ledger(0, 0, 5), ledger(0, 1, 3, DRAFTLESS, 0), ledger(0, 1, 8)]
+    rows[1][COLUMNS.index("scheduled")] = 0
+    scheduler = [
+        engine_step((0, 4, 0, 0, 4)),
+        engine_step((0, 4, 3, 4, 4)),
+        engine_step((0, 3, 0, 0, 7)),
+        engine_step((0, 4, 0, 3, 7)),
+        engine_step((0, 4, 3, 7, 7)),
+    ]
+    run = filled(rows, output=30, scheduler=scheduler)
+    assert [s.position for s in run.steps] == [5, 8]
+    assert not run.discarded
+
+
+def test_a_step_in_flight_at_a_preemption_is_discarded_by_the_prefill_after_it():
+    scheduler = [
+        engine_step((0, 4, 0, 0, 4)),
+        engine_step((0, 4, 3, 4, 4)),
+        engine_step((0, 5, 0, 0, 5)),
+    ]
+    run = filled([ledger(0, 0, 5)], output=30, scheduler=scheduler)
+    assert not run.steps
+    assert [s.position for s in run.discarded] == [5]
 
 
 def test_a_row_gone_over_again_after_a_preemption_is_discarded():
@@ -74,8 +131,8 @@ def test_padded_and_draftless_rows_are_no_steps():
 
 
 def test_ranks_that_differ_are_an_error():
-    records = {"lanes": [], "ledger": [], "scheduler": []}
-    answers = [{"digest": "a", "records": records}, {"digest": "b", "records": None}]
+    empty = records([], [], lanes=())
+    answers = [{"digest": "a", "records": empty}, {"digest": "b", "records": None}]
     with pytest.raises(EngineError) as error:
         fill(SpecRun(), answers)
     assert str(error.value) == (
