@@ -68,6 +68,8 @@ class AcceptancePlan:
         object.__setattr__(self, "rates", check_rates(self.rates, where))
         object.__setattr__(self, "sampling", check_choice("sampling", self.sampling, U32, where))
         object.__setattr__(self, "seed", check_u32("seed", self.seed, where))
+        script = _check_pairs(self.script, where, len(self.rates)) if self.script else ()
+        object.__setattr__(self, "script", script)
 
     @classmethod
     def from_rate(
@@ -137,12 +139,8 @@ class AcceptancePlan:
         A mapping gives each request key its own; a request without one accepts nothing. The
         ``seed`` keys the target's draws above temperature 0 only.
         """
-        k, checked = check_k(num_speculative_tokens, where), check_script(script, where)
-        for key, counts in checked:
-            for i, count in enumerate(counts):
-                if count > k:
-                    entry = f"script{'' if key == ANY_REQUEST else f'[{key}]'}[{i}]={count}"
-                    fail(where, f"{entry} is above K={k}; {SCRIPT_HINT}")
+        k = check_k(num_speculative_tokens, where)
+        checked = check_script(script, where, k)
         by_key = {key: list(counts) for key, counts in checked}
         requested = f"script={show(by_key.get(ANY_REQUEST, by_key))}"
         rates = tuple(
@@ -209,9 +207,10 @@ class AcceptancePlan:
 
     def describe(self) -> str:
         """One line: rate, length and the rates per position, which are easily mixed up."""
-        positions = " ".join(f"{p:.4f}" for p in self.rates)
         if self.script:
-            return f"{self.requested}: rate {self.rate:.4f}, length {self.length:.4f}"
+            what = self.requested or "script"
+            return f"{what}: rate {self.rate:.4f}, length {self.length:.4f}"
+        positions = " ".join(f"{p:.4f}" for p in self.rates)
         asked = f"; asked for: {self.requested}" if self.requested else ""
         return (
             f"rate {self.rate:.4f}, length {self.length:.4f}, per position {positions}"
@@ -277,25 +276,38 @@ def check_rates(value: object, where: str) -> tuple[float, ...]:
     return rates
 
 
-def check_script(value: object, where: str) -> Script:
-    """Accepted counts, or a mapping of request keys to them; see AcceptancePlan.from_script."""
+def check_script(value: object, where: str, k: int | None = None) -> Script:
+    """Accepted counts, or a mapping of request keys to them; 0..K, 0 or more while K is unknown."""
     if not isinstance(value, Mapping):
-        return ((ANY_REQUEST, _check_counts("script", value, where)),)
+        return ((ANY_REQUEST, _check_counts("script", value, where, k)),)
     if not value:
         fail(where, f"script={{}} has no request; {SCRIPT_HINT}")
     for key in value:
         if not 0 <= _int(key) <= MASK32:
             fail(where, f"script has the key {show(key)}, not an int in 0..{MASK32}; {SCRIPT_HINT}")
-    pairs = ((_int(k), _check_counts(f"script[{_int(k)}]", v, where)) for k, v in value.items())
+    by_key = ((_int(key), counts) for key, counts in value.items())
+    pairs = ((key, _check_counts(f"script[{key}]", counts, where, k)) for key, counts in by_key)
     return tuple(sorted(pairs))
 
 
-def _check_counts(name: str, value: object, where: str) -> tuple[int, ...]:
+def _check_pairs(value: object, where: str, k: int) -> Script:
+    """The pairs of a plan's ``script`` (lists, as JSON has them, too)."""
+    try:
+        by_key = dict(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        what = f"script={show(value)} is not pairs (request key, counts)"
+        fail(where, f"{what}; give the script to AcceptancePlan.from_script")
+    return check_script(by_key[ANY_REQUEST] if [*by_key] == [ANY_REQUEST] else by_key, where, k)
+
+
+def _check_counts(name: str, value: object, where: str, k: int | None) -> tuple[int, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes) or not value:
         fail(where, f"{name}={show(value)} is not a list of one count or more; {SCRIPT_HINT}")
     for i, count in enumerate(value):
         if _int(count) < 0:
             fail(where, f"{name}[{i}]={show(count)} is not an int of 0 or more; {SCRIPT_HINT}")
+        if k is not None and _int(count) > k:
+            fail(where, f"{name}[{i}]={_int(count)} is above K={k}; {SCRIPT_HINT}")
     return tuple(map(_int, value))
 
 

@@ -14,7 +14,7 @@ from pytest_synthaccept.checks.accounting import check_accounting
 from pytest_synthaccept.checks.drafter import check_drafter
 from pytest_synthaccept.checks.kv_cache import check_kv_cache
 from pytest_synthaccept.checks.outputs import check_outputs
-from pytest_synthaccept.checks.scheduler import check_scheduler
+from pytest_synthaccept.checks.scheduler import check_counters, check_scheduler
 from pytest_synthaccept.errors import INCONCLUSIVE, Inconclusive
 from pytest_synthaccept.run import SpecRun
 
@@ -52,6 +52,13 @@ def run_checks(run: SpecRun, *names: str) -> None:
             elsewhere = run.reference_seconds - reference
             run.check_seconds += time.perf_counter() - began - elsewhere
         run.checked[name] = "passed" if reason is None else f"skipped: {reason}"
+
+
+def check_core(run: SpecRun) -> None:
+    """Judge what the engine core held, as far as the run has come: it may not come further."""
+    __tracebackhide__ = True
+    check_counters(run)
+    check_kv_cache(run)
 
 
 def unknown_check(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from pytest_synthaccept.checks.evidence import diverged_at, fail, named
+from pytest_synthaccept.checks.evidence import diverged_at, fail, named, stray_drafts
 from pytest_synthaccept.run import SpecRun, Step
 
 
@@ -36,7 +36,8 @@ def check_acceptance(run: SpecRun) -> str | None:
             _fail(
                 row,
                 f"expected {expected} accepted drafts "
-                f"(plan {decided}, drafts in the row {row.drafted}), seen {row.accepted}",
+                f"(plan {decided}, drafts in the row {row.drafted}), seen {row.accepted}"
+                + (f"; it {stray}" if (stray := stray_drafts(row)) else ""),
             )
     return None
 

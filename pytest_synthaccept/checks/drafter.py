@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pytest_synthaccept.checks.evidence import diverged_at, fail, named
-from pytest_synthaccept.run import SpecRun
+from pytest_synthaccept.run import Proposals, SpecRun
 
 
 def check_drafter(run: SpecRun) -> str | None:
@@ -19,6 +19,17 @@ def check_drafter(run: SpecRun) -> str | None:
     reference = run.reference_proposals()
     if reference is None:
         return "no engine to make the reference run with"
+    compared = compare_proposals(run, reference, "without accepted drafts")
+    return None if compared else "no prefix in common with the reference run"
+
+
+def compare_proposals(run: SpecRun, reference: Proposals, how: str) -> int:
+    """Compare a run's proposals with others at equal prefixes; how many there were in common.
+
+    ``how`` says how the reference came to the prefixes: "alone", "without the cache".
+    ``AssertionError`` at the first that differs.
+    """
+    __tracebackhide__ = True
     compared = 0
     diverged = diverged_at(run)
     before: dict[tuple[int, int], int] = {}
@@ -35,7 +46,7 @@ def check_drafter(run: SpecRun) -> str | None:
                     "drafter",
                     f"{named(step)}, step {step.step}, position {step.position}, {came}: "
                     f"proposed {list(step.proposed)}, where "
-                    f"the same prefix without accepted drafts gets {list(expected)}",
+                    f"the same prefix {how} gets {list(expected)}",
                 )
         before[owner] = step.accepted
-    return None if compared else "no prefix in common with the reference run"
+    return compared

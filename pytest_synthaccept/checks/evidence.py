@@ -13,6 +13,16 @@ def named(record: Request | Step | ScheduledRow | CoreRequest) -> str:
     return f"request {key}" + (f" sample {record.sample}" if record.sample else "")
 
 
+def stray_drafts(step: Step) -> str | None:
+    """That a row verified other drafts than were stored for its request after its last step."""
+    if step.made is None or step.verified[: step.drafted] == step.made[: step.drafted]:
+        return None
+    return (
+        f"verified the drafts {list(step.verified)}, but those made for it were "
+        f"{list(step.made)}: they belong to another request or an older step"
+    )
+
+
 def first_difference(request: Request) -> int | None:
     """The first output token that is not the target's own; None where there is none, or no truth.
 

@@ -57,9 +57,9 @@ def _describe(run: SpecRun, request: Request, at: int) -> str:
     expected = request.expected or []
     return (
         f"{named(request)}: output token {at} is {_token(request.output, at)}, "
-        f"the target alone says {_token(expected, at)}; {_step_of(run, request, position)}, "
-        f"position {position} (block {position // block_size}, slot {position % block_size})"
-        f"{_margin(request, at)}"
+        f"the target alone says {_token(expected, at)}; {_step_of(run, request, position)}"
+        f"{_engine_step_of(run, request, position)}, position {position} "
+        f"(block {position // block_size}, slot {position % block_size}){_margin(request, at)}"
     )
 
 
@@ -80,6 +80,16 @@ def _step_of(run: SpecRun, request: Request, position: int) -> str:
     step = before[-1]
     where = "committed by" if position <= step.position + step.accepted else "after"
     return f"{where} step {step.step} ({step.accepted} of {step.drafted} drafts accepted)"
+
+
+def _engine_step_of(run: SpecRun, request: Request, position: int) -> str:
+    """The engine step whose outcome brought the token at ``position``."""
+    for event in run.core:
+        for state in event.requests if event.kind == "update" else ():
+            mine = (state.index, state.sample) == (request.index, request.sample)
+            if mine and state.committed > position:
+                return f" in engine step {event.step}"
+    return ""
 
 
 def _margin(request: Request, at: int) -> str:

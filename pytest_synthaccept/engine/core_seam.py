@@ -109,6 +109,11 @@ class CoreLog:
         self._steps += bool(rows)
 
     @property
+    def last_step(self) -> int:
+        """The number of the last step that had anything scheduled; -1 before the first."""
+        return self._steps - 1
+
+    @property
     def idle(self) -> bool:
         """Nothing was scheduled in the last call, and nothing is in flight."""
         last = self.events[-1] if self.events else None
@@ -194,16 +199,16 @@ def watch(llm: Any) -> CoreLog | None:
     if core is None:
         return None
     scheduler = core.scheduler
-    log = CoreLog(scheduler)
-    schedule, update = scheduler.schedule, scheduler.update_from_output
+    log, cls = CoreLog(scheduler), type(scheduler)
 
+    # Looked up at each call: whoever changes the class later is heard.
     def scheduling(*args: Any, **kwargs: Any) -> Any:
-        output = schedule(*args, **kwargs)
+        output = cls.schedule(scheduler, *args, **kwargs)
         log.scheduled(output)
         return output
 
     def updating(*args: Any, **kwargs: Any) -> Any:
-        outputs = update(*args, **kwargs)
+        outputs = cls.update_from_output(scheduler, *args, **kwargs)
         log.updated()
         return outputs
 

@@ -10,8 +10,8 @@ from typing import Any
 from pytest_synthaccept.acceptance.plan import AcceptancePlan
 from pytest_synthaccept.acceptance.request import AcceptanceRequest
 from pytest_synthaccept.checks.outputs import NEAR_TIE
-from pytest_synthaccept.engine import core_seam, cpu_runtime, seam
-from pytest_synthaccept.engine.baseline import Baseline, Truth
+from pytest_synthaccept.engine import baseline, core_seam, cpu_runtime, seam
+from pytest_synthaccept.engine.baseline import Truth
 from pytest_synthaccept.engine.config import Drafter, EngineConfig
 from pytest_synthaccept.engine.live_run import LiveRun, Prepared, plan_row
 from pytest_synthaccept.engine.start import is_tiny, quiet, start
@@ -57,8 +57,9 @@ class SpecEngine:
         self.plan: AcceptancePlan | None = None
         self.lossless = False
         self.poison = is_tiny(self.config)  # fill KV cache slots that nobody may read
-        self.baseline = Baseline(self.config, self._say_without_drafts)
-        self._visited: dict[tuple[tuple[int, ...], str], dict[int, tuple[int, ...]]] = {}
+        self.baseline = baseline.shared(self.config)
+        self.asked_itself = False  # in place of a baseline engine, since a run last began
+        self._visited = _visited_by.setdefault(self.config.key, {})
         self._open: LiveRun | None = None
         self._run_number = 0
         self._closed = False
@@ -204,7 +205,7 @@ class SpecEngine:
             [one.tokens for one in prepared],
             [one.params for one in prepared],
             [min(one.limit + beyond, one.room) for one in prepared],
-            busy=busy,
+            ask_itself=None if busy else self._say_without_drafts,
         )
         self.info["baseline"] = self.baseline.source
         return truths
@@ -213,6 +214,7 @@ class SpecEngine:
         """Let this engine answer with nothing accepted, and no draft excluded."""
         nothing = AcceptancePlan((0.0,) * self.num_speculative_tokens)
         self.call_workers("synthaccept_begin", plan_row(nothing), TRUTH)
+        self.asked_itself = True
         outputs: list[Any] = self.llm.generate(prompts, params, use_tqdm=False)
         return outputs
 
@@ -339,7 +341,7 @@ class SpecEngine:
         if self in _live:
             _live.remove(self)
         with quiet():
-            self.baseline.close(others_alive=True)
+            self.baseline.release(others_alive=True)
             seam.shutdown(self.llm, others_alive=bool(_live))
         del self.llm
 
@@ -351,6 +353,11 @@ class SpecEngine:
 
 
 _live: list[SpecEngine] = []
+
+# By configuration, prompt and parameters: the drafter's tokens at each position. Engines of one
+# configuration propose alike, also one that replaces another.
+_Visited = dict[tuple[tuple[int, ...], str], dict[int, tuple[int, ...]]]
+_visited_by: dict[str, _Visited] = {}
 
 # A script that imports SpecEngine may import vllm next: the runtime must be set up before.
 if installed().cpu_build:

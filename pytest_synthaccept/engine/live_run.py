@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pytest_synthaccept.acceptance.plan import AcceptancePlan
+from pytest_synthaccept.checks import check_core
 from pytest_synthaccept.checks.evidence import named
 from pytest_synthaccept.engine import core_seam, seam
 from pytest_synthaccept.engine.baseline import Truth, cut, stop_tokens
@@ -205,9 +206,9 @@ class LiveRun(SpecRun):
         """What the target alone says, told to the workers too: past the end, where drafts reach."""
         engine = self._engine
         truths = self._timed(lambda: engine.truths(prepared, busy=self._unfinished()))
-        if engine.baseline.disturbed:  # this engine itself was asked
+        if engine.asked_itself:
             self._begin(self.plans[-1])
-            engine.baseline.disturbed = False
+            engine.asked_itself = False
         expected = [
             (one.order, one.tokens + truth.tokens)
             for one, truth in zip(prepared, truths, strict=True)
@@ -281,9 +282,32 @@ class LiveRun(SpecRun):
                 continue  # given to vLLM directly; its answer is for whoever asked
             for completion in output.outputs:
                 request = self._ids[output.request_id][completion.index]
-                request.output = list(completion.token_ids)
+                known, request.output = len(request.output), list(completion.token_ids)
+                self._require_in_vocabulary(request, known)
                 request.text = completion.text or ""
                 request.finish_reason = completion.finish_reason
+
+    def _where(self) -> str:
+        """The engine step under way, for an error that says nothing of it."""
+        if not self.core:
+            return "in an engine core of another process, or before the first engine step"
+        last = self.core[-1]
+        rows = {(row.index, row.sample) for row in last.rows}
+        who = ", ".join(named(r) for r in last.requests if (r.index, r.sample) in rows)
+        return f"after the {last.kind} of engine step {last.step}, with {who or 'no request'}"
+
+    def _require_in_vocabulary(self, request: Request, known: int) -> None:
+        """A token id that is none would end the engine a step or two later, without a word."""
+        __tracebackhide__ = True
+        size, log = self.info["vocab_size"], self._engine.core_log
+        for i, token in enumerate(request.output[known:], known):
+            if not 0 <= token < size:
+                self._engine.failure = f"it sampled the token id {token}"
+                where = "" if log is None else f", engine step {log.last_step}"
+                raise AssertionError(
+                    f"outputs: {named(request)}{where}: output token {i} is {token}, "
+                    f"not in the vocabulary of {size} ids"
+                )
 
     def _watch_for_a_stall(self) -> None:
         """A scheduler that has lost a request would let us step for ever."""
@@ -293,13 +317,15 @@ class LiveRun(SpecRun):
         if log is None or self._idle < MOST_IDLE_STEPS:
             return
         self._engine.failure = f"stalled: nothing scheduled in {self._idle} engine steps"
+        check_core(self)  # which may know the cause
         held = [
             f"{named(r)} ({r.state}, {r.computed} tokens computed, {r.committed} committed)"
             for r in log.events[-1].requests
         ]
         raise AssertionError(
-            f"scheduler: nothing scheduled in {self._idle} engine steps in a row, "
-            f"though unfinished: {'; '.join(held)}; {log.events[-1].free_blocks} KV blocks free"
+            f"scheduler: nothing scheduled in {self._idle} steps after engine step "
+            f"{log.last_step}, though unfinished: {'; '.join(held)}; "
+            f"{log.events[-1].free_blocks} KV blocks free"
         )
 
     @contextmanager
@@ -310,6 +336,8 @@ class LiveRun(SpecRun):
             yield
         except Exception as error:
             self._engine.failure = f"{type(error).__name__}: {error}"
+            error.add_note(f"synthaccept: {self._where()}")
+            check_core(self)  # which may know what led to it
             raise
 
     def _require_open(self) -> None:

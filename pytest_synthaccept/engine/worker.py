@@ -26,7 +26,7 @@ class PlanRow(NamedTuple):
     thresholds: list[int]
     sampling: str
     seed: int
-    script: list[tuple[int, list[int]]] = []  # noqa: RUF012 - pairs as in AcceptancePlan
+    script: list[tuple[int, list[int]]] | tuple[()] = ()  # pairs as in AcceptancePlan
 
 
 class Recorder(seam.Hooks):

@@ -13,10 +13,10 @@ from pytest_synthaccept.models.cache import Files, stored
 from pytest_synthaccept.models.tokenizer import tokenizer_files
 from pytest_synthaccept.models.weights import Layout, safetensors
 
-FORMAT = 1
+FORMAT = 2
 """Raise it when the same recipe shall give other files."""
 
-HIDDEN, MLP, HEADS, KV_HEADS, VOCAB = 64, 128, 4, 2, 512
+HIDDEN, MLP, HEADS, KV_HEADS, VOCAB = 64, 128, 8, 2, 512
 # Every attention back end takes 64; the CPU one refuses 16, FlashInfer refuses 32.
 HEAD_DIM = 64
 
@@ -43,36 +43,44 @@ _LLAMA: dict[str, Any] = {
 }
 TARGET_CONFIG = {**_LLAMA, "num_hidden_layers": 2}
 EAGLE_CONFIG = {**_LLAMA, "num_hidden_layers": 1}
+EAGLE3_CONFIG = {
+    **EAGLE_CONFIG,
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "draft_vocab_size": VOCAB,
+    # Before, between and after the target's two layers; the default three would coincide.
+    "eagle_aux_hidden_state_layer_ids": [0, 1, 2],
+}
+DRAFT_MODEL_CONFIG = {**_LLAMA, "num_hidden_layers": 1}
 
 
 def _projection(out: int, fan_in: int, gain: float = 1.0) -> tuple[tuple[int, int], float]:
     return (out, fan_in), gain / math.sqrt(fan_in)
 
 
-def _decoder_layer(prefix: str) -> Layout:
-    # At unit scale a token's own embedding would outweigh all that it attends to. Attention at
-    # twice that scale makes a wrong entry in the KV cache change what the model says; an MLP at
-    # three times keeps it out of loops, even on a prompt that repeats one token. Yet larger
-    # gains only make bfloat16 noisier.
+def _decoder_layer(prefix: str, attention_input: int = HIDDEN) -> Layout:
+    # At unit scale a token's own embedding would outweigh all that it attends to. Values at four
+    # times that scale make a single wrong entry in the KV cache change what the model says
+    # (tests/models/test_sensitivity.py); an MLP at twice keeps it out of loops, even on a prompt
+    # that repeats one token. A larger one drowns what attention adds.
     return {
-        f"{prefix}.self_attn.q_proj.weight": _projection(HEADS * HEAD_DIM, HIDDEN, 2.0),
-        f"{prefix}.self_attn.k_proj.weight": _projection(KV_HEADS * HEAD_DIM, HIDDEN, 2.0),
-        f"{prefix}.self_attn.v_proj.weight": _projection(KV_HEADS * HEAD_DIM, HIDDEN, 2.0),
-        f"{prefix}.self_attn.o_proj.weight": _projection(HIDDEN, HEADS * HEAD_DIM, 2.0),
-        f"{prefix}.mlp.gate_proj.weight": _projection(MLP, HIDDEN, 3.0),
-        f"{prefix}.mlp.up_proj.weight": _projection(MLP, HIDDEN, 3.0),
-        f"{prefix}.mlp.down_proj.weight": _projection(HIDDEN, MLP, 3.0),
+        f"{prefix}.self_attn.q_proj.weight": _projection(HEADS * HEAD_DIM, attention_input, 2.0),
+        f"{prefix}.self_attn.k_proj.weight": _projection(KV_HEADS * HEAD_DIM, attention_input, 2.0),
+        f"{prefix}.self_attn.v_proj.weight": _projection(KV_HEADS * HEAD_DIM, attention_input, 4.0),
+        f"{prefix}.self_attn.o_proj.weight": _projection(HIDDEN, HEADS * HEAD_DIM, 4.0),
+        f"{prefix}.mlp.gate_proj.weight": _projection(MLP, HIDDEN, 2.0),
+        f"{prefix}.mlp.up_proj.weight": _projection(MLP, HIDDEN, 2.0),
+        f"{prefix}.mlp.down_proj.weight": _projection(HIDDEN, MLP, 2.0),
         f"{prefix}.post_attention_layernorm.weight": ((HIDDEN,), None),
     }
 
 
-def _target_layout() -> Layout:
+def _llama_layout(layers: int) -> Layout:
     layout: dict[str, tuple[tuple[int, ...], float | None]] = {
         "model.embed_tokens.weight": ((VOCAB, HIDDEN), 1.0),
         "model.norm.weight": ((HIDDEN,), None),
         "lm_head.weight": _projection(VOCAB, HIDDEN),
     }
-    for i in range(TARGET_CONFIG["num_hidden_layers"]):
+    for i in range(layers):
         layout[f"model.layers.{i}.input_layernorm.weight"] = ((HIDDEN,), None)
         layout |= _decoder_layer(f"model.layers.{i}")
     return layout
@@ -84,8 +92,24 @@ def _eagle_layout() -> Layout:
     return {"fc.weight": _projection(HIDDEN, 2 * HIDDEN), **_decoder_layer("layers.0")}
 
 
+def _eagle3_layout() -> Layout:
+    # Three hidden states of the target -> fc; then one decoder layer whose attention takes it
+    # beside the embedding, which is the target's. The head is its own. The hidden states are
+    # large, and go past the attention: at full scale they would outweigh it.
+    return {
+        "fc.weight": _projection(HIDDEN, 3 * HIDDEN, 0.25),
+        "midlayer.hidden_norm.weight": ((HIDDEN,), None),
+        "midlayer.input_layernorm.weight": ((HIDDEN,), None),
+        **_decoder_layer("midlayer", 2 * HIDDEN),
+        "norm.weight": ((HIDDEN,), None),
+        "lm_head.weight": _projection(VOCAB, HIDDEN),
+    }
+
+
 DRAFTERS: dict[str, tuple[dict[str, Any], Callable[[], Layout]]] = {
     "eagle": (EAGLE_CONFIG, _eagle_layout),
+    "eagle3": (EAGLE3_CONFIG, _eagle3_layout),
+    "draft_model": (DRAFT_MODEL_CONFIG, lambda: _llama_layout(1)),
 }
 
 
@@ -98,15 +122,16 @@ def tiny_target(cache_dir: Path | None = None, *, seed: int = 0) -> Path:
 
     Raises EngineError when the folder cannot be written.
     """
-    return _checkpoint("llama-target", TARGET_CONFIG, _target_layout(), seed, cache_dir, text=True)
+    layout = _llama_layout(TARGET_CONFIG["num_hidden_layers"])
+    return _checkpoint("llama-target", TARGET_CONFIG, layout, seed, cache_dir, text=True)
 
 
 def tiny_drafter(method: str = "eagle", cache_dir: Path | None = None, *, seed: int = 0) -> Path:
     """The folder of a drafter for ``tiny_target``, usable as ``speculative_config["model"]``.
 
-    Its drafts are arbitrary (it is not trained), but they depend on the target's hidden states
-    and on its own KV cache. ``method`` is vLLM's name; ``seed`` and ``cache_dir`` as for
-    ``tiny_target``.
+    Its drafts are arbitrary (it is not trained), but they depend on its own KV cache and, but for
+    ``draft_model``, on the target's hidden states. ``method`` is vLLM's name: a key of
+    ``DRAFTERS``; ``seed`` and ``cache_dir`` as for ``tiny_target``.
 
     Raises EngineError for a method without a tiny drafter and when the folder cannot be written.
     """

@@ -126,7 +126,7 @@ class SpecRun:
         """Back from ``to_dict``, also after a trip through JSON."""
 
         def tuples(row: dict[str, Any], *names: str) -> dict[str, Any]:
-            return {name: row[name] and _tuple(row[name]) for name in names}
+            return {name: _tuple(row[name]) for name in names}
 
         def core_event(row: dict[str, Any]) -> CoreEvent:
             lists = ("blocks", "refs", "hashed")

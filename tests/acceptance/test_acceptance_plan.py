@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import pickle
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from fractions import Fraction
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from pytest_synthaccept.acceptance import AcceptancePlan, SynthacceptWarning
 from pytest_synthaccept.acceptance.laws import LAWS, first_position_certain_above
 from pytest_synthaccept.acceptance.sequence import MASK32, U32
 from pytest_synthaccept.errors import AcceptanceError
+from pytest_synthaccept.run.spec_run import SpecRun
 
 U32S = st.integers(0, MASK32)
 SAMPLINGS = st.sampled_from(sorted(U32))
@@ -226,6 +228,11 @@ def test_nothing_else_is_warned_of() -> None:
 RATE = "rate is accepted/drafted (50 % is 0.5); for tokens per verification step give length="
 LENGTH = "length is tokens per verification step with the bonus; for accepted/drafted give rate="
 RATE_LIST = "rates are unconditional, P(first i drafts accepted); give e.g. rates=[0.9, 0.5, 0.2]"
+SCRIPT = (
+    "a script is accepted counts per verification step, repeated; give e.g. script=[3, 0, 2], "
+    "or {request key: [3, 0, 2]}"
+)
+PAIRS = "is not pairs (request key, counts); give the script to AcceptancePlan.from_script"
 K_HINT = "is not an int of 1 or more; give the engine's draft tokens per step"
 make: Any = AcceptancePlan  # its wrong arguments are the point
 
@@ -309,6 +316,52 @@ make: Any = AcceptancePlan  # its wrong arguments are the point
             lambda: make((0.5,)).decide(0, False),
             "AcceptancePlan.decide: step=False is not an int in 0..4294967295; give e.g. step=0",
         ),
+        (
+            lambda: make.from_script([3, 0, 4], num_speculative_tokens=3),
+            f"AcceptancePlan.from_script: script[2]=4 is above K=3; {SCRIPT}",
+        ),
+        (
+            lambda: make.from_script({0: [3], 7: [1, 4]}, num_speculative_tokens=3),
+            f"AcceptancePlan.from_script: script[7][1]=4 is above K=3; {SCRIPT}",
+        ),
+        (
+            lambda: make.from_script([True], num_speculative_tokens=3),
+            f"AcceptancePlan.from_script: script[0]=True is not an int of 0 or more; {SCRIPT}",
+        ),
+        (
+            lambda: make.from_script({True: [1]}, num_speculative_tokens=3),
+            "AcceptancePlan.from_script: script has the key True, not an int in 0..4294967295;"
+            f" {SCRIPT}",
+        ),
+        (
+            lambda: make.from_script({2**32: [1]}, num_speculative_tokens=3),
+            "AcceptancePlan.from_script: script has the key 4294967296, not an int in"
+            f" 0..4294967295; {SCRIPT}",
+        ),
+        (
+            lambda: make.from_script([1], num_speculative_tokens=0),
+            f"AcceptancePlan.from_script: num_speculative_tokens=0 {K_HINT}",
+        ),
+        (
+            lambda: make.from_script([1], num_speculative_tokens=3, seed=-1),
+            "AcceptancePlan.from_script: seed=-1 is not an int in 0..4294967295; give e.g. seed=0",
+        ),
+        (
+            lambda: make((0.5,), script=[1, 0]),
+            f"AcceptancePlan: script=[1, 0] {PAIRS}",
+        ),
+        (
+            lambda: make((0.5,), script=((-1, (0, 2)),)),
+            f"AcceptancePlan: script[1]=2 is above K=1; {SCRIPT}",
+        ),
+        (
+            lambda: make((0.5,), script=((4, ()),)),
+            f"AcceptancePlan: script[4]=() is not a list of one count or more; {SCRIPT}",
+        ),
+        (
+            lambda: make((0.5,), script=((-1, (0,)), (4, (1,)))),
+            f"AcceptancePlan: script has the key -1, not an int in 0..4294967295; {SCRIPT}",
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_in_one_line(build: Callable[[], object], line: str) -> None:
@@ -364,3 +417,51 @@ def test_a_script_decides_what_it_says(counts: list[int], step: int) -> None:
     plan = AcceptancePlan.from_script(counts, num_speculative_tokens=4)
     assert plan.decide(3, step) == counts[step % len(counts)]
     assert plan.rate == pytest.approx(sum(counts) / len(counts) / 4)
+
+
+def test_a_script_of_a_long_mapping_is_described_in_one_short_line() -> None:
+    by_key = {key: [key % 4] for key in range(100)}
+    line = AcceptancePlan.from_script(by_key, num_speculative_tokens=3).describe()
+    shown = str(by_key)[:77] + "..."
+    assert line == f"script={shown}: rate 0.5000, length 2.5000"
+
+
+def test_a_script_plan_is_a_value() -> None:
+    """Pairs sorted by key; hashable; nothing of it is the caller's own list."""
+    counts = [3, 0]
+    plan = AcceptancePlan.from_script({7: [1], 2: counts}, num_speculative_tokens=3, seed=9)
+    counts[0] = 1
+    assert plan.script == ((2, (3, 0)), (7, (1,)))
+    assert (plan.sampling, plan.seed) == ("exact", 9)
+    assert AcceptancePlan.from_script((3, 0), num_speculative_tokens=3).script == ((-1, (3, 0)),)
+    assert pickle.loads(pickle.dumps(plan)) == plan
+    assert len({plan, AcceptancePlan(*dataclasses.astuple(plan))}) == 1
+    assert dataclasses.replace(plan, seed=1).decide(2, 0) == 3
+    assert AcceptancePlan((0.5,), "random", 3, "asked").requested == "asked"
+
+
+def test_a_registered_integer_is_a_count_and_a_key() -> None:
+    """As numpy's scalars are: registered, not derived."""
+
+    class Two:
+        def __int__(self) -> int:
+            return 2
+
+    two: Any = Two()
+    with pytest.raises(AcceptanceError):
+        AcceptancePlan.from_script([two], num_speculative_tokens=3)
+    Integral.register(Two)
+    plan = AcceptancePlan.from_script({two: [two]}, num_speculative_tokens=3)
+    assert plan.script == ((2, (2,)),)
+    assert {type(plan.script[0][0]), type(plan.script[0][1][0])} == {int}
+
+
+@pytest.mark.parametrize("script", [[3, 0, 2], {7: [1], 0: [3, 0]}])
+def test_a_script_survives_json(script: Any) -> None:
+    """Alone, where lists become tuples again, and in a run."""
+    plan = AcceptancePlan.from_script(script, num_speculative_tokens=3)
+    row = json.loads(json.dumps(dataclasses.asdict(plan)))
+    assert type(row["script"][0][1]) is list
+    assert AcceptancePlan(**row) == plan
+    run = SpecRun(plans=[plan, AcceptancePlan((0.5, 0.5, 0.0))])
+    assert SpecRun.from_dict(json.loads(json.dumps(run.to_dict()))).plans == run.plans

@@ -148,6 +148,11 @@ def test_rates_become_a_tuple_of_floats() -> None:
             {"script": [1], "sampling": "random"},
             "got sampling='random' with script, which leaves nothing to sample; drop sampling=",
         ),
+        (
+            (),
+            {"script": {7: [1]}, "sampling": "exact"},
+            "got sampling='exact' with script, which leaves nothing to sample; drop sampling=",
+        ),
         # the words
         (
             (0.5,),

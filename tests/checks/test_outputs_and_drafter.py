@@ -34,8 +34,8 @@ def test_another_token(lossless):
     lossless.requests[0].output[at] = 7
     assert message(lossless, "outputs") == (
         f"outputs: request 0: output token {at} is 7, the target alone says {100 + at}; committed "
-        f"by step 2 ({step.accepted} of 3 drafts accepted), position {step.position} "
-        f"(block {step.position // 4}, slot {step.position % 4}); "
+        f"by step 2 ({step.accepted} of 3 drafts accepted) in engine step {step.engine_step}, "
+        f"position {step.position} (block {step.position // 4}, slot {step.position % 4}); "
         "the target's logprob margin there is 0.5"
     )
 

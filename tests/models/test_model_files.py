@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import subprocess
@@ -16,7 +17,8 @@ from pytest_synthaccept.models import tiny_drafter, tiny_target
 from pytest_synthaccept.models.weights import tensor
 
 ROOT = Path(__file__).parents[2]
-MAKERS = {"target": tiny_target, "eagle": lambda *a, **k: tiny_drafter("eagle", *a, **k)}
+METHODS = ("eagle", "eagle3", "draft_model")
+MAKERS = {"target": tiny_target, **{m: functools.partial(tiny_drafter, m) for m in METHODS}}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +57,13 @@ def test_same_bytes_every_time(folders, tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "digest"), [("target", "4ef9d4c5335914f9"), ("eagle", "a0bfa73c2b9cf438")]
+    ("name", "digest"),
+    [
+        ("target", "cdad3c9e21cda4f6"),
+        ("eagle", "6efc6abc65a5f7af"),
+        ("eagle3", "daef19da90b6f23a"),
+        ("draft_model", "44b165f090a5e740"),
+    ],
 )
 def test_weights_are_these_on_every_machine(folders, name, digest):
     # Not of the file: its header belongs to safetensors. If a change of the recipe is meant,
@@ -119,7 +127,8 @@ def test_unknown_drafter():
     with pytest.raises(EngineError) as caught:
         tiny_drafter("eagel")
     assert str(caught.value) == (
-        "there is no tiny drafter for the method 'eagel'; available: eagle; "
+        "there is no tiny drafter for the method 'eagel'; available: eagle, eagle3, "
+        "draft_model; "
         "for another one give Drafter('eagel', model=PATH)"
     )
 

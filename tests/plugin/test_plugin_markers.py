@@ -75,8 +75,9 @@ def test_registered_with_its_signature(pytester):
             "trace=None, law='geometric', sampling='exact', lossless=False, cost='lean', seed=0): "
             "force what the engines of this test accept. Exactly one of rate (mean "
             "accepted/drafted, 0..1), length (tokens per verification step with the bonus, "
-            "1..K+1), rates (unconditional per position, non-increasing, K long), script and "
-            "trace (these two and cost='faithful' are not available yet). The closest marker wins."
+            "1..K+1), rates (unconditional per position, non-increasing, K long), script "
+            "(accepted counts per step, repeated, or request key -> counts) and trace (this and "
+            "cost='faithful' are not available yet). The closest marker wins."
         ]
     )
 

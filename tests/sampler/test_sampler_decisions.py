@@ -17,6 +17,7 @@ from sampler_cases import (
     tokens_of,
 )
 
+from pytest_synthaccept.acceptance.plan import AcceptancePlan
 from pytest_synthaccept.acceptance.sequence import U32
 from pytest_synthaccept.run.ledger import (
     COLUMNS,
@@ -103,6 +104,38 @@ def test_scripts_and_rates_by_turns():
     pair.open(0, 0)
     steps(pair, 0, 2)
     assert columns(pair.drain(), "accepted") == [(2,), (2,)]
+
+
+@pytest.mark.parametrize("step", [0, 7, 2**24 + 5, 2**31 - 2])
+def test_rows_of_many_plans_decide_as_the_plans_say(step):
+    """One call over scripts, rates and keys without a script, at the corners of key and step."""
+    shared = {"num_speculative_tokens": 3}
+    plans = [
+        AcceptancePlan.from_script([3, 0, 2, 1, 1], **shared),
+        AcceptancePlan.from_rate(0.6, **shared),
+        AcceptancePlan.from_script({2**32 - 1: [1, 3], 5: [2, 0, 0], 0: [3]}, **shared),
+        AcceptancePlan.from_rate(0.4, sampling="random", seed=2**32 - 1, **shared),
+        AcceptancePlan.from_script({key: [key % 4, 3 - key % 4] for key in range(40)}, **shared),
+    ]
+    keys = (0, 5, 39, 2**31, 2**32 - 1)
+    pair = Pair(3, num_slots=25).begin(plans[0])
+    for version, the_plan in enumerate(plans):
+        if version:
+            pair.set_plan(the_plan)
+        for n, key in enumerate(keys):
+            lane = pair.open(5 * version + n, key)
+            pair.device.lanes[lane, 2].fill_(step)
+            pair.plain.steps[lane] = step
+    rows = [Row(slot, DRAFTS) for slot in range(25)]
+    for _ in range(3):
+        pair.sample(make_batch(rows, 16, 3, num_slots=25))
+    planned = columns(pair.drain(), "version", "planned")
+    assert planned == [
+        (version, the_plan.decide(key, at))
+        for at in range(step, step + 3)
+        for version, the_plan in enumerate(plans)
+        for key in keys
+    ]
 
 
 @pytest.mark.parametrize("sampling", U32)

@@ -6,7 +6,18 @@ import random
 
 import pytest
 import torch
-from sampler_cases import DEVICE, GEOMETRIC, Batch, Pair, Plan, Row, make_batch, make_logits, plan
+from sampler_cases import (
+    DEVICE,
+    GEOMETRIC,
+    Batch,
+    Pair,
+    Plan,
+    Row,
+    make_batch,
+    make_logits,
+    plan,
+    scripted,
+)
 
 from pytest_synthaccept.run.ledger import NO_ALTERNATIVE, VERIFICATION
 from pytest_synthaccept.sampler import launch, rejection_sample
@@ -26,7 +37,14 @@ def random_row(rng: random.Random, slot: int, k: int, vocab: int) -> Row:
 
 def random_plan(rng: random.Random, k: int) -> Plan:
     rates = sorted((rng.random() for _ in range(k)), reverse=True)
-    return plan(*rates, sampling=rng.choice(("exact", "random")), seed=rng.randrange(2**32))
+    drawn = plan(*rates, sampling=rng.choice(("exact", "random")), seed=rng.randrange(2**32))
+
+    def counts() -> tuple[int, ...]:
+        return tuple(rng.randint(0, k) for _ in range(rng.randint(1, 5)))
+
+    some_keys = sorted(rng.sample(range(100), rng.randint(1, 99)))
+    scripts = ((), ((-1, counts()),), tuple((key, counts()) for key in some_keys))
+    return drawn._replace(script=rng.choice(scripts))
 
 
 def spoil(rng: random.Random, logits: torch.Tensor) -> None:
@@ -55,7 +73,7 @@ def test_random_histories(seed, small_blocks):
     pair = Pair(k, num_slots, ledger_chunk_rows=rng.choice((1, 5, 100)))
     pair.begin(random_plan(rng, k))
     for slot in range(num_slots - 1):
-        pair.open(slot, rng.randrange(2**32), slot % 3)
+        pair.open(slot, rng.choice((rng.randrange(2**32), rng.randrange(100))), slot % 3)
     for _ in range(3):
         slots = rng.sample(range(num_slots), rng.randint(0, num_slots))
         rows = [random_row(rng, slot, k, vocab) for slot in slots]
@@ -204,5 +222,32 @@ def test_a_planted_wrong_decision_is_seen(name, monkeypatch):
 
     history()
     monkeypatch.setattr(plain, "decide", MUTATIONS[name])
+    with pytest.raises(AssertionError):
+        history()
+
+
+SCRIPT_MUTATIONS = {
+    "thresholds decide": lambda p, key, step: decide(p._replace(script=()), key, step),
+    "any entry fits": lambda p, key, step: decide(p, p.script[0][0], step),
+    "not repeated": lambda p, key, step: decide(p, key, min(step, 2)),
+    "step off by one": lambda p, key, step: decide(p, key, step + 1),
+    "a key without counts accepts": lambda p, key, step: decide(p, key, step) or int(key == 6),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPT_MUTATIONS)
+def test_a_planted_wrong_script_is_seen(name, monkeypatch):
+    """Key 6 has no counts; the thresholds accept everything."""
+
+    def history() -> None:
+        pair = Pair(3).begin(scripted((3, (1,)), (5, (3, 0, 2)))._replace(thresholds=(2**32,) * 3))
+        for slot, key in enumerate((5, 6)):
+            pair.open(slot, key)
+        for _ in range(5):
+            pair.sample(make_batch([Row(0, [1, 2, 3]), Row(1, [1, 2, 3])], 16, 3))
+        pair.drain()
+
+    history()
+    monkeypatch.setattr(plain, "decide", SCRIPT_MUTATIONS[name])
     with pytest.raises(AssertionError):
         history()

@@ -62,6 +62,43 @@ def test_a_script_decides(make, script):
         state.lanes[:4, 2] += 1
 
 
+@pytest.mark.parametrize("step", [0, 7, 2**24 + 5, 2**31 - 2])
+def test_rows_of_many_plans_decide_as_the_plans_say(make, step):
+    """One call; neither the first directory, which fits every key, nor the widest is the last."""
+    shared = {"num_speculative_tokens": K}
+    plans = [
+        AcceptancePlan.from_script([3, 0, 2, 1, 1], **shared),
+        AcceptancePlan.from_script({key: [key % 4, 3 - key % 4] for key in range(40)}, **shared),
+        AcceptancePlan.from_rate(0.6, **shared),
+        AcceptancePlan.from_rate(0.4, sampling="random", seed=2**32 - 1, **shared),
+        AcceptancePlan.from_script({21: [1, 3], 0: [2, 0, 0], 99: [3]}, **shared),
+    ]
+    state, _ = make(plans[0])
+    for the_plan in plans[1:]:
+        state.set_plan(the_plan)
+    lanes = torch.arange(4, device=DEVICE).repeat(len(plans))
+    versions = torch.arange(len(plans), device=DEVICE).repeat_interleave(4)
+    state.lanes[:4, 2] = step
+    for at in range(step, step + 5):
+        planned = decide(state, lanes, versions).tolist()
+        assert planned == [p.decide(lane * 7, at) for p in plans for lane in range(4)]
+        state.lanes[:4, 2] += 1
+
+
+def test_a_script_of_the_last_run_does_not_decide(make):
+    """Nor does its wider directory, which the next run's script is read with."""
+    shared = {"num_speculative_tokens": K}
+    state, _ = make(AcceptancePlan.from_script({key: [3] for key in range(40)}, **shared))
+    for script, expected in (({0: [1], 21: [2]}, [1, 0, 0, 2]), ([1], [1] * 4)):
+        state.begin(AcceptancePlan.from_script(script, **shared))
+        for lane in range(4):
+            state.open_lane(key=lane * 7, sample=0)
+        lanes = torch.arange(4, device=DEVICE)
+        assert decide(state, lanes, torch.zeros_like(lanes)).tolist() == expected
+    state.begin(AcceptancePlan.from_rates([1.0, 1.0, 0.0]))
+    assert decide(state, lanes, torch.zeros_like(lanes)).tolist() == [2] * 4
+
+
 @pytest.mark.parametrize("accept", [0, 1, 2, 3])
 def test_planned_drafts_are_the_targets_and_the_next_is_not(make, accept):
     rates = [1.0] * accept + [0.0] * (K - accept)

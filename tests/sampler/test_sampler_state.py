@@ -7,11 +7,21 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from sampler_cases import DEVICE, GEOMETRIC, Pair, Plan, Row, columns, make_batch, plan
+from sampler_cases import (
+    DEVICE,
+    GEOMETRIC,
+    Pair,
+    Plan,
+    Row,
+    columns,
+    make_batch,
+    plan,
+    scripted,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_synthaccept.errors import AcceptanceError, EngineError
-from pytest_synthaccept.sampler import SamplerState, launch, rejection_sample
+from pytest_synthaccept.sampler import Oracle, SamplerState, launch, rejection_sample
 
 # Operators that only enqueue work on the device, whatever it is.
 ENQUEUED = {
@@ -27,7 +37,13 @@ ENQUEUED = {
     "slice",
     "zero_",
     "_to_copy",  # int32 -> int64 on the same device
+    # Of a list of the host, before it is copied to the device.
+    "lift_fresh",
+    "is_pinned",
+    "_pin_memory",
 }
+# Operators whose result the host must wait for; all others of the oracle are arithmetic.
+WAITED_FOR = {"_local_scalar_dense", "equal", "is_nonzero", "masked_select", "nonzero", "unique"}
 
 
 def set_sync_debug_mode(mode: str) -> None:
@@ -104,6 +120,39 @@ def test_nothing_but_drain_waits(no_kernels):
     assert set(names) <= ENQUEUED
 
 
+def test_scripts_wait_for_nothing(no_kernels):
+    """Runs of many versions, with growth of the scripts' buffer."""
+    state = make_state()
+    arguments = make_batch([Row(0, [1, 2, 3])], 40, 3).arguments(DEVICE)
+    with recorded_operators() as names:
+        for _ in range(2):
+            state.begin(scripted((-1, (3, 0, 2))))
+            state.assign(0, state.open_lane(0, 0))
+            for keys in range(1, 20):
+                state.set_plan(scripted(*((key, (key % 4,)) for key in range(keys))))
+                rejection_sample(state, *arguments)
+    assert set(names) <= ENQUEUED
+    assert len(state.scripts) > 64
+
+
+def test_the_oracle_waits_for_nothing():
+    """Nor under scripts, whose directories differ in width from row to row."""
+    state = make_state()
+    oracle = Oracle(state, num_slots=16, max_model_len=40, vocab_size=50)
+    drafts = torch.tensor([[1, 2, 3], [4, 5, 6]], device=DEVICE)
+    slots = torch.arange(2, device=DEVICE)
+    total_len = torch.full((16,), 10, device=DEVICE)
+    with recorded_operators() as names:
+        state.begin(scripted((-1, (3, 0, 2))))
+        for slot in (0, 1):
+            state.assign(slot, state.open_lane(slot, 0))
+            oracle.expect(slot, [7] * 40)
+            state.set_plan(scripted((0, (1,)), (1, (2, 0))))
+        oracle.rewrite(drafts, slots, total_len)
+    assert not WAITED_FOR.intersection(names)
+    assert (drafts == 7).sum(1).tolist() == [3, 2]
+
+
 def test_the_recorder_sees_a_wait():
     state = make_state()
     with pytest.raises((AssertionError, RuntimeError)), recorded_operators() as names:  # noqa: PT012
@@ -124,6 +173,21 @@ def test_lanes_and_versions_survive_growth():
     pair.sample(make_batch([Row(0, [1, 2, 3]), Row(1, [1, 2, 3])], 16, 3))
     seen = columns(pair.drain(), "lane", "step", "version")
     assert seen == [(0, 0, 0), (0, 1, 0), (700, 0, 30)]
+
+
+def test_scripts_survive_growth():
+    """One that fits, one far over the first buffer, one more: the first still decides its row."""
+    pair = Pair(3).begin(scripted((-1, (2, 1))))
+    pair.open(0, key=5)
+    pair.set_plan(scripted(*((key, (key % 4, 3)) for key in range(200))))
+    pair.open(1, key=199)
+    pair.set_plan(scripted((-1, (0,) * 500 + (1,))))
+    lane = pair.open(2, key=0)
+    pair.device.lanes[lane, 2].fill_(499)
+    pair.plain.steps[lane] = 499
+    for _ in range(2):
+        pair.sample(make_batch([Row(slot, [1, 2, 3]) for slot in range(3)], 16, 3))
+    assert columns(pair.drain(), "accepted") == [(2,), (3,), (0,), (1,), (3,), (1,)]
 
 
 @pytest.mark.parametrize("chunk_rows", [1, 2, 3, 7, 1000])

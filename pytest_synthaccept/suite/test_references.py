@@ -1,0 +1,107 @@
+"""What the drafter proposes at a committed prefix, however the engine came to it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pytest_synthaccept.checks.drafter import compare_proposals
+from pytest_synthaccept.engine.config import Drafter
+from pytest_synthaccept.engine.engine import SpecEngine
+from pytest_synthaccept.fixtures import SpecEngineFactory
+from pytest_synthaccept.run import Proposals, SpecRun
+from pytest_synthaccept.suite.patterns import tight_args
+
+TOKENS = 24
+
+
+def lossless(
+    engine: SpecEngine, prompts: Sequence[Sequence[int]], tokens: int = TOKENS, seed: int = 0
+) -> SpecRun:
+    """A run that accepts different numbers of drafts."""
+    engine.set_acceptance(script=[engine.num_speculative_tokens, 0, 1], lossless=True, seed=seed)
+    return engine.generate(prompts, max_tokens=tokens)
+
+
+def proposals(run: SpecRun, index: int | None = None) -> Proposals:
+    """By prompt and position; ``index`` is the prompt's where the run had only that one."""
+    return {
+        (step.index if index is None else index, step.position): step.proposed for step in run.steps
+    }
+
+
+@pytest.fixture
+def prompts(spec_engine: SpecEngine, spec_seed: int) -> list[list[int]]:
+    """Four prompts of different lengths, two of them around a block."""
+    block = int(spec_engine.info["block_size"])
+    lengths = (5, 12, block - 1, block + 2)
+    return spec_engine.strong_prompts(lengths, max_tokens=TOKENS, seed=spec_seed)
+
+
+def test_alone_as_in_a_batch(spec_engine: SpecEngine, prompts: list[list[int]]) -> None:
+    """A request's drafts do not depend on who runs beside it."""
+    batch = lossless(spec_engine, prompts)
+    alone: Proposals = {}
+    for i, prompt in enumerate(prompts):
+        alone |= proposals(lossless(spec_engine, [prompt]), i)
+    assert compare_proposals(batch, alone, "alone") > 0
+
+
+def test_from_the_cache_as_cold(spec_engine: SpecEngine, prompts: list[list[int]]) -> None:
+    """A prefix from the cache gives the drafts that computing it gives."""
+    if not spec_engine.info["prefix_caching"]:
+        pytest.skip("prefix caching is off in this engine")
+    first = lossless(spec_engine, prompts)
+    turns = [p + o + [9, 8, 7] for p, o in zip(prompts, first.outputs, strict=True)]
+    warm = lossless(spec_engine, turns)
+    hits = {row.index: row.computed for row in warm.scheduler[0].rows}
+    assert any(hits.values()), "no prefix came from the cache"
+    spec_engine.llm.reset_prefix_cache()
+    cold = lossless(spec_engine, turns)
+    assert not any(row.computed for row in cold.scheduler[0].rows)
+    assert compare_proposals(warm, proposals(cold), "without the cache") > 0
+
+
+def test_a_prefix_as_a_new_prompt(spec_engine: SpecEngine, prompts: list[list[int]]) -> None:
+    """Decoding to a prefix gives the drafts that a prefill of the same tokens gives."""
+    run = lossless(spec_engine, prompts)
+    fresh: Proposals = {}
+    for step in run.steps[::3]:
+        prompt, output = prompts[step.index], run.outputs[step.index]
+        committed = (prompt + output)[: step.position - 1]
+        spec_engine.llm.reset_prefix_cache()
+        again = lossless(spec_engine, [committed], tokens=2)
+        fresh |= proposals(again, step.index)
+    assert compare_proposals(run, fresh, "after a prefill of the prefix") > 0
+
+
+def test_prefilled_in_chunks_as_at_once(
+    spec_engine: SpecEngine,
+    spec_engine_factory: SpecEngineFactory,
+    spec_engine_args: dict[str, Any],
+    spec_drafter: Drafter,
+    spec_seed: int,
+) -> None:
+    """A prompt prefilled in chunks gives the drafts that a prefill at once gives."""
+    tight = tight_args(spec_engine_args, spec_drafter.num_speculative_tokens)
+    chunked_engine = spec_engine_factory(**tight)
+    block = int(tight["block_size"])
+    lengths = (3 * block + 5, 2 * block, 3 * block - 1)
+    prompts = spec_engine.strong_prompts(lengths, max_tokens=TOKENS // 2, seed=spec_seed)
+    chunked = lossless(chunked_engine, prompts, TOKENS // 2)
+    kinds = {row.kind for step in chunked.scheduler for row in step.rows}
+    assert "chunk" in kinds, "no prefill came in chunks"
+    whole = lossless(spec_engine, prompts, TOKENS // 2)
+    assert "chunk" not in {row.kind for step in whole.scheduler for row in step.rows}
+    assert compare_proposals(chunked, proposals(whole), "prefilled at once") > 0
+
+
+def test_eager_as_by_graph(
+    spec_engine: SpecEngine, spec_engine_factory: SpecEngineFactory, prompts: list[list[int]]
+) -> None:
+    """CUDA graphs give the drafts that eager execution gives."""
+    if spec_engine.info["device"] == "cpu" or spec_engine.info["cudagraph_mode"] == "NONE":
+        pytest.skip("this engine runs no CUDA graphs")
+    graph = lossless(spec_engine, prompts)
+    eager = lossless(spec_engine_factory(enforce_eager=True), prompts)
+    assert compare_proposals(graph, proposals(eager), "in eager execution") > 0
