@@ -30,9 +30,12 @@ class SpecEngineFactory(Protocol):
 
 
 @pytest.fixture(scope="session")
-def spec_engine_args() -> dict[str, Any]:
-    """Engine arguments for vLLM, a dict; empty. Override it in a conftest, a module or a class."""
-    return {}
+def spec_engine_args(pytestconfig: pytest.Config) -> dict[str, Any]:
+    """Engine arguments for vLLM: those of ``--synthaccept-engine-args``, or none.
+
+    Override it in a conftest, a module or a class.
+    """
+    return dict(options.settings(pytestconfig).engine_args)
 
 
 @pytest.fixture(scope="session")

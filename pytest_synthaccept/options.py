@@ -7,6 +7,7 @@ line wins. All values are checked before anything is collected.
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,16 @@ def _tokens(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise ValueError("is not a number of draft tokens; give an integer, 1 or more")
     return int(text)
+
+
+def _engine_args(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError("""is not a JSON object; give e.g. '{"max_model_len": 512}'""")
+    return value
 
 
 def _seeds(text: str) -> tuple[int, ...]:
@@ -175,6 +186,15 @@ OPTIONS = (
         "3",
     ),
     Option(
+        "synthaccept_engine_args",
+        "engine_args",
+        "JSON",
+        "vLLM engine arguments, a JSON object: what spec_engine_args returns by itself",
+        _engine_args,
+        {},
+        "{}",
+    ),
+    Option(
         "synthaccept_checks",
         "checks",
         "NAME[,NAME...]",
@@ -214,6 +234,7 @@ class Settings:
     model: str | None
     drafter: tuple[str, str | None]
     tokens: int
+    engine_args: Mapping[str, Any]
     checks: tuple[str, ...] | None  # None: all that apply
     seeds: tuple[int, ...]
     poison: bool | None  # None: with the tiny models

@@ -93,13 +93,11 @@ def _holds(request: CoreRequest, block: int) -> bool:
 def _hashes_cover_written_tokens(run: SpecRun, event: CoreEvent, request: CoreRequest) -> None:
     """The prefix cache hands out what has been or is being written: never the last token.
 
-    At ``schedule`` the step that writes position C - 1 is on its way; once its outcome is in,
-    C has grown.
+    A token whose step is in flight counts as written: later steps run after it.
     """
     __tracebackhide__ = True
-    rows = {(row.index, row.sample) for row in event.rows}
-    just_updated = event.kind == "update" and (request.index, request.sample) in rows
-    written = request.committed - 1 if just_updated else request.committed
+    last = 1 if request.state == "finished" else 0
+    written = min(request.committed - last, request.computed)
     for size, count in zip(run.kv_cache.block_sizes, request.hashed, strict=True):
         if count * size > written:
             _fail(

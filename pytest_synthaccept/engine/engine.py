@@ -249,6 +249,19 @@ class SpecEngine:
             f"{self.info['dtype']}); take fewer max_tokens, or dtype='float32'"
         )
 
+    def target_outputs(
+        self, prompts: Sequence[Sequence[int] | str], *, max_tokens: int
+    ) -> list[list[int]]:
+        """What the target alone says greedily after each prompt, ``max_tokens`` tokens at most."""
+        __tracebackhide__ = True
+        scratch = LiveRun(self, 0)
+        prepared = [
+            scratch.prepare(i, prompt, None, max_tokens, None)
+            for i, prompt in enumerate(_prompt_list(prompts))
+        ]
+        truths = self.truths(prepared)
+        return [t.tokens[: one.limit] for one, t in zip(prepared, truths, strict=True)]
+
     def reference_proposals(self, prepared: Sequence[Prepared]) -> Proposals:
         """Run the requests losslessly with nothing accepted: every prefix of them is visited.
 

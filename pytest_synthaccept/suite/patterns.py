@@ -85,13 +85,13 @@ class Pattern:
 
 
 def tight_args(given: Mapping[str, Any], num_speculative_tokens: int) -> dict[str, Any]:
-    """A context of five blocks, a pool that two such requests overfill, prefill in chunks."""
+    """A context of five blocks, a pool of seven, prefill in chunks."""
     block = int(given.get("block_size") or DEFAULT_BLOCK_SIZE)
     seqs = 8
     return {
         "block_size": block,
         "max_model_len": 5 * block,
-        "num_gpu_blocks_override": 10,
+        "num_gpu_blocks_override": 8,
         "max_num_seqs": seqs,
         "max_num_batched_tokens": max(block + block // 2, seqs * (num_speculative_tokens + 1)),
     }
@@ -141,12 +141,6 @@ def _preempted_after_a_step(run: SpecRun) -> Iterator[int]:
 
 def _first_at(output: Sequence[int], i: int) -> bool:
     return output[i] not in output[:i]
-
-
-def _truth(stage: Stage, prompt: Sequence[int], max_tokens: int) -> list[int]:
-    """The target's greedy output, from a run that accepts nothing."""
-    (output,) = stage.play([prompt], [0], max_tokens).outputs
-    return output
 
 
 # --- the patterns ---
@@ -238,8 +232,9 @@ def stop_inside(stage: Stage) -> None:
     # Step 1 of a full run emits output tokens k + 2 .. 2k + 2, the last of them as the bonus.
     wanted = sorted({k + 2, 2 * k + 1, 2 * k + 2})
     cases = []
-    for prompt in stage.prompts(*range(5, 17), max_tokens=tokens):
-        output = _truth(stage, prompt, tokens)
+    prompts = stage.prompts(*range(5, 17), max_tokens=tokens)
+    outputs = stage.engine.target_outputs(prompts, max_tokens=tokens)
+    for prompt, output in zip(prompts, outputs, strict=True):
         usable = [at for at in wanted if _first_at(output, at)]
         if usable:
             cases.append((prompt, output, usable[0]))
@@ -296,7 +291,7 @@ def gap(stage: Stage) -> None:
 @_pattern("preempt", tight=True)
 def preempt(stage: Stage) -> None:
     """Requests are preempted with drafts outstanding, and come back."""
-    tokens = 2 * stage.block
+    tokens = stage.block + 8
     prompts = stage.prompts(*[stage.block + 3 * i for i in range(3)], max_tokens=tokens)
     for script in ([stage.k], [0, stage.k], [1]):
         run = stage.play(prompts, script, tokens)
@@ -310,7 +305,7 @@ def preempt(stage: Stage) -> None:
 def max_model_len_after_resume(stage: Stage) -> None:
     """A request that was preempted and came back runs into max_model_len."""
     k, end = stage.k, stage.end
-    start = end - stage.block - 8
+    start = end - 2 * stage.block - 8
     prompts = stage.prompts(start, start + 1, max_tokens=end - start)
     run = stage.play(prompts, [k], end)
     resumed = set(_preempted_after_a_step(run))

@@ -32,9 +32,9 @@ def proposals(run: SpecRun, index: int | None = None) -> Proposals:
 
 @pytest.fixture
 def prompts(spec_engine: SpecEngine, spec_seed: int) -> list[list[int]]:
-    """Four prompts of different lengths, two of them around a block."""
+    """Four prompts of different lengths, two of them around block boundaries."""
     block = int(spec_engine.info["block_size"])
-    lengths = (5, 12, block - 1, block + 2)
+    lengths = (5, 12, 2 * block - 1, block + 2)
     return spec_engine.strong_prompts(lengths, max_tokens=TOKENS, seed=spec_seed)
 
 

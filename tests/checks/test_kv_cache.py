@@ -92,7 +92,7 @@ def test_a_hash_ahead_of_the_tokens(run, core_edit, n, written):
 def test_the_last_token_of_a_finished_request_is_not_published(run, core_edit):
     last = len(run.core) - 1
     size = run.core[last].requests[0].committed // 4 + 1
-    core_edit(run, last, 0, hashed=(size,), committed=4 * size)
+    core_edit(run, last, 0, hashed=(size,), committed=4 * size, computed=4 * size)
     fails(
         run,
         f"kv_cache: request 0, update of engine step {run.core[last].step}: the prefix cache may "

@@ -15,9 +15,17 @@ OPTIONS = {
         "Drafting method and its model: a folder or a hub name (default: a tiny EAGLE)"
     ),
     "--synthaccept-tokens=K": "Draft tokens per verification step (default: 3)",
+    "--synthaccept-engine-args=JSON": (
+        "vLLM engine arguments, a JSON object: what spec_engine_args returns by itself "
+        "(default: {})"
+    ),
     "--synthaccept-checks=NAME[,NAME...]": (
         "Checks to run on every engine run of a test that passed: all, none, or names "
         "(default: all)"
+    ),
+    "--synthaccept-seed=N[,N-N...]": (
+        "Seeds for tests that use spec_seed, as those of the ready suite do: each runs once per "
+        "seed (default: 0)"
     ),
     "--synthaccept-poison=on|off": (
         "Fill KV cache slots that nobody may read with large values (default: tiny models)"
@@ -33,6 +41,8 @@ INI = {
     "synthaccept_drafter": "--synthaccept-drafter",
     "synthaccept_tokens": "--synthaccept-tokens",
     "synthaccept_checks": "--synthaccept-checks",
+    "synthaccept_engine_args": "--synthaccept-engine-args",
+    "synthaccept_seed": "--synthaccept-seed",
     "synthaccept_poison": "--synthaccept-poison",
 }
 
@@ -42,6 +52,8 @@ DEVICE = "is not a device; allowed: auto, cpu, cuda"
 TOKENS = "is not a number of draft tokens; give an integer, 1 or more"
 DRAFTER = "is not METHOD[:MODEL]; for example eagle, or eagle:/path/to/head"
 NO_CONFIG = "has no config.json; give a model folder or a hub name"
+NOT_JSON = """is not a JSON object; give e.g. '{"max_model_len": 512}'"""
+SEEDS = "is not a list of seeds; give integers, or ranges as in 0-19"
 ALL_CHECKS = "outputs, acceptance, accounting, scheduler, kv_cache, drafter"
 CHECK = "names no check {!r}; allowed: all, none, or some of " + ALL_CHECKS
 
@@ -66,6 +78,12 @@ BAD = [
     ("synthaccept_tokens", "1_0", TOKENS),
     ("synthaccept_checks", "all,acceptance", CHECK.format("all")),
     ("synthaccept_checks", "acceptance,speed", CHECK.format("speed")),
+    ("synthaccept_engine_args", "max_model_len=5", NOT_JSON),
+    ("synthaccept_engine_args", "[1]", NOT_JSON),
+    ("synthaccept_seed", "one", SEEDS),
+    ("synthaccept_seed", "-1", SEEDS),
+    ("synthaccept_seed", "1,0-2", "has a seed twice, or none; give each seed once"),
+    ("synthaccept_seed", "3-1", "has a seed twice, or none; give each seed once"),
     ("synthaccept_poison", "yes", "is neither on nor off"),
 ]
 
@@ -128,7 +146,9 @@ DEFAULTS = {
     "model": "a tiny Llama",
     "drafter": "a tiny EAGLE",
     "tokens": "3",
+    "engine_args": "{}",
     "checks": "all",
+    "seeds": "0",
     "poison": "tiny models",
 }
 
