@@ -9,6 +9,7 @@ nox.options.sessions = ["tests"]
 nox.options.reuse_existing_virtualenvs = True
 
 PYTORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+SUITE = "pytest_synthaccept/suite"
 CPU_ENGINE = "requirements/cpu.txt"
 
 
@@ -42,7 +43,9 @@ def tests(session: nox.Session) -> None:
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
-    session.run("python", "-m", "pytest", "tests", *session.posargs)
+    # A file keeps to one worker, and so to its engines.
+    workers = ["-n", "2", "--dist", "loadfile"]
+    session.run("python", "-m", "pytest", "tests", SUITE, *workers, *session.posargs)
 
 
 @nox.session

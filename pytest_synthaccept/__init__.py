@@ -9,8 +9,9 @@ if TYPE_CHECKING:
     from pytest_synthaccept.engine.config import Drafter
     from pytest_synthaccept.engine.engine import SpecEngine
     from pytest_synthaccept.run import SpecRun
+    from pytest_synthaccept.suite.parametrize import spec_patterns
 
-__all__ = ["AcceptancePlan", "Drafter", "SpecEngine", "SpecRun"]
+__all__ = ["AcceptancePlan", "Drafter", "SpecEngine", "SpecRun", "spec_patterns"]
 
 # Every pytest run of every project that has the plugin installed imports this package, so a
 # name is loaded when it is first used.
@@ -19,6 +20,7 @@ _HOMES = {
     "Drafter": "pytest_synthaccept.engine.config",
     "SpecEngine": "pytest_synthaccept.engine.engine",
     "SpecRun": "pytest_synthaccept.run",
+    "spec_patterns": "pytest_synthaccept.suite.parametrize",
 }
 
 

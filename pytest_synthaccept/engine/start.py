@@ -126,6 +126,10 @@ def engine_args(config: EngineConfig, device: Device) -> dict[str, Any]:
         model = str(tiny_target())
         if "model" not in speculative:
             speculative["model"] = _tiny_drafter(speculative["method"])
+            overrides = given.get("hf_overrides") or {}
+            if speculative["method"] == "mtp" and isinstance(overrides, Mapping):
+                # An MTP module is part of its target's checkpoint: vLLM asks that for its size.
+                given["hf_overrides"] = {"num_nextn_predict_layers": 1, **overrides}
     defaults = _DEFAULTS[device.name] | (_TINY_DEFAULTS[device.name] if tiny else {})
     if "num_gpu_blocks_override" in given and tiny:
         defaults.pop("kv_cache_memory_bytes", None)

@@ -11,7 +11,7 @@ from typing import Any
 from pytest_synthaccept.errors import EngineError
 from pytest_synthaccept.models.cache import Files, stored
 from pytest_synthaccept.models.tokenizer import tokenizer_files
-from pytest_synthaccept.models.weights import Layout, safetensors
+from pytest_synthaccept.models.weights import Layout, Spread, safetensors
 
 FORMAT = 2
 """Raise it when the same recipe shall give other files."""
@@ -51,6 +51,13 @@ EAGLE3_CONFIG = {
     "eagle_aux_hidden_state_layer_ids": [0, 1, 2],
 }
 DRAFT_MODEL_CONFIG = {**_LLAMA, "num_hidden_layers": 1}
+# Of vLLM's MTP modules, the one whose decoder layer is Llama's.
+MTP_CONFIG = {
+    **TARGET_CONFIG,  # its layer is the one after the target's
+    "architectures": ["Ernie4_5_MoeForCausalLM"],
+    "model_type": "ernie4_5_moe",
+    "num_nextn_predict_layers": 1,
+}
 
 
 def _projection(out: int, fan_in: int, gain: float = 1.0) -> tuple[tuple[int, int], float]:
@@ -75,7 +82,7 @@ def _decoder_layer(prefix: str, attention_input: int = HIDDEN) -> Layout:
 
 
 def _llama_layout(layers: int) -> Layout:
-    layout: dict[str, tuple[tuple[int, ...], float | None]] = {
+    layout: dict[str, tuple[tuple[int, ...], Spread]] = {
         "model.embed_tokens.weight": ((VOCAB, HIDDEN), 1.0),
         "model.norm.weight": ((HIDDEN,), None),
         "lm_head.weight": _projection(VOCAB, HIDDEN),
@@ -106,10 +113,25 @@ def _eagle3_layout() -> Layout:
     }
 
 
+def _mtp_layout() -> Layout:
+    # [embedding, target's hidden state], each normed -> projection -> one decoder layer.
+    # Embeddings and lm_head are the target's. The projection is the one layer here that vLLM
+    # leaves to PyTorch, which rounds by the number of rows: random weights let a draft depend, at
+    # near-ties, on what else is in the batch.
+    return {
+        "model.mtp_emb_norm.0.weight": ((HIDDEN,), None),
+        "model.mtp_hidden_norm.0.weight": ((HIDDEN,), None),
+        "model.mtp_linear_proj.0.weight": ((HIDDEN, 2 * HIDDEN), "sum"),
+        "model.mtp_block.0.input_layernorm.weight": ((HIDDEN,), None),
+        **_decoder_layer("model.mtp_block.0"),
+    }
+
+
 DRAFTERS: dict[str, tuple[dict[str, Any], Callable[[], Layout]]] = {
     "eagle": (EAGLE_CONFIG, _eagle_layout),
     "eagle3": (EAGLE3_CONFIG, _eagle3_layout),
     "draft_model": (DRAFT_MODEL_CONFIG, lambda: _llama_layout(1)),
+    "mtp": (MTP_CONFIG, _mtp_layout),
 }
 
 

@@ -68,6 +68,19 @@ def test_is_caught(bug, engine_for, monkeypatch):
     assert re.match(f"{bug.check}: (?:{bug.message})", message), message
 
 
+def test_a_slot_that_the_reference_reads_too_is_found(engine_for, monkeypatch):
+    """Both runs attend to a slot that holds no token: poison of two signs keeps them apart."""
+    bug = next(bug for bug in BUGS if bug.name == "the-drafter-reads-a-rejected-slot")
+    engine = engine_for(bug)
+    monkeypatch.setattr(engine, "_visited", {})
+    with monkeypatch.context() as patch:
+        bug.plant(Plant(engine, patch))
+        message = verdict(engine, PATTERNS[bug.pattern])
+    engine.runs.clear()
+    engine.llm.reset_prefix_cache()
+    assert re.match(f"{bug.check}: (?:{bug.message})", message)
+
+
 def test_there_are_enough_of_them():
     assert len(BUGS) >= 30
     assert len({bug.name for bug in BUGS}) == len(BUGS)
