@@ -185,6 +185,8 @@ class SpecEngine:
         Leaving the block runs what is unfinished to its end; an exception aborts it.
         """
         __tracebackhide__ = True
+        if lossless is not None and not isinstance(lossless, bool):
+            raise EngineError(f"lossless={lossless!r} must be True, False or left out")
         lossless = self.lossless if lossless is None else lossless
         if not self.alive:
             raise EngineError(f"this engine is {self.failure or 'closed'}; start another")
@@ -296,6 +298,11 @@ class SpecEngine:
     def alive(self) -> bool:
         """Whether it can still run requests: not closed, and no step of it died."""
         return not self._closed and self.failure is None
+
+    @property
+    def has_open_run(self) -> bool:
+        """Whether a run was entered and not left."""
+        return self._open is not None
 
     def opened(self, run: LiveRun) -> None:
         """``run`` is being entered: it takes the plan changes from here on."""

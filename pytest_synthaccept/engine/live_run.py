@@ -162,6 +162,11 @@ class LiveRun(SpecRun):
                 f"prompt {order} has temperature={params.temperature}; a lossless run compares "
                 "with the target's greedy output: give temperature=0, or lossless=False"
             )
+        if getattr(params, "structured_outputs", None) and self.info["device"] == "cpu":
+            raise EngineError(
+                f"prompt {order} asks for structured output, which Triton's interpreter refuses; "
+                "leave it out, or run on a GPU"
+            )
         limit = room if params.max_tokens is None else min(params.max_tokens, room)
         return Prepared(order, number, tokens, params, room, limit)
 
@@ -224,7 +229,10 @@ class LiveRun(SpecRun):
         """Let the engine step ``n`` times, or until nothing is unfinished."""
         __tracebackhide__ = True
         self._require_open()
-        for _ in range(n):
+        times = _integer(n)
+        if times is None or times < 1:
+            raise EngineError(f"step: n={n!r} must be an integer >= 1")
+        for _ in range(times):
             if not self._unfinished():
                 return
             self._step_once()

@@ -34,7 +34,6 @@ _ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
 }
-_ENVIRONMENT_BY_DEVICE = {"cpu": {"VLLM_CPU_KVCACHE_SPACE": "1"}, "cuda": {}}
 # A tiny model spends its time in the interpreter; a second thread only spins, and cores that
 # were bound are lost to the other processes of a test run.
 _ENVIRONMENT_OF_TINY = {
@@ -54,7 +53,7 @@ _DEFAULTS = {
     "cuda": {"max_num_seqs": 256},
 }
 _TINY_DEFAULTS = {
-    "cpu": {"dtype": "float32", "max_model_len": 1024, "kv_cache_memory_bytes": 32 * MIB},
+    "cpu": {"dtype": "float32", "max_model_len": 1024, "kv_cache_memory_bytes": 64 * MIB},
     # Several tiny engines fit one GPU beside whatever else runs there.
     "cuda": {
         "dtype": "bfloat16",
@@ -131,8 +130,6 @@ def engine_args(config: EngineConfig, device: Device) -> dict[str, Any]:
                 # An MTP module is part of its target's checkpoint: vLLM asks that for its size.
                 given["hf_overrides"] = {"num_nextn_predict_layers": 1, **overrides}
     defaults = _DEFAULTS[device.name] | (_TINY_DEFAULTS[device.name] if tiny else {})
-    if "num_gpu_blocks_override" in given and tiny:
-        defaults.pop("kv_cache_memory_bytes", None)
     return {
         **defaults,
         **given,
@@ -165,8 +162,7 @@ def _tiny_drafter(method: str) -> str:
 @contextlib.contextmanager
 def _environment(args: dict[str, Any], device: Device, tiny: bool) -> Iterator[None]:
     """vLLM reads these while it starts; afterwards the process has its own environment back."""
-    wanted = _ENVIRONMENT | _ENVIRONMENT_BY_DEVICE[device.name]
-    wanted |= {every_process.OWNER: str(os.getpid())}
+    wanted = _ENVIRONMENT | {every_process.OWNER: str(os.getpid())}
     if tiny:
         wanted |= _ENVIRONMENT_OF_TINY[device.name]
     if device.name == "cpu" and (ranks := args.get("tensor_parallel_size", 1)) > 1:

@@ -127,11 +127,14 @@ def _mtp_layout() -> Layout:
     }
 
 
-DRAFTERS: dict[str, tuple[dict[str, Any], Callable[[], Layout]]] = {
-    "eagle": (EAGLE_CONFIG, _eagle_layout),
-    "eagle3": (EAGLE3_CONFIG, _eagle3_layout),
-    "draft_model": (DRAFT_MODEL_CONFIG, lambda: _llama_layout(1)),
-    "mtp": (MTP_CONFIG, _mtp_layout),
+# Configuration, layout, stream. Where names are the target's too, one stream would make the weights
+# the target's too: a draft model that is its target's first layer fills an equal KV cache, and
+# reading the wrong one of the two would not show.
+DRAFTERS: dict[str, tuple[dict[str, Any], Callable[[], Layout], str]] = {
+    "eagle": (EAGLE_CONFIG, _eagle_layout, ""),
+    "eagle3": (EAGLE3_CONFIG, _eagle3_layout, "eagle3/"),
+    "draft_model": (DRAFT_MODEL_CONFIG, lambda: _llama_layout(1), "draft_model/"),
+    "mtp": (MTP_CONFIG, _mtp_layout, ""),
 }
 
 
@@ -162,8 +165,9 @@ def tiny_drafter(method: str = "eagle", cache_dir: Path | None = None, *, seed: 
             f"there is no tiny drafter for the method {method!r}; available: "
             f"{', '.join(DRAFTERS)}; for another one give Drafter({method!r}, model=PATH)"
         )
-    config, layout = DRAFTERS[method]
-    return _checkpoint(f"{method}-drafter", config, layout(), seed, cache_dir, text=False)
+    config, layout, stream = DRAFTERS[method]
+    name = f"{method}-drafter"
+    return _checkpoint(name, config, layout(), seed, cache_dir, text=False, stream=stream)
 
 
 def _checkpoint(
@@ -174,17 +178,20 @@ def _checkpoint(
     cache_dir: Path | None,
     *,
     text: bool,
+    stream: str = "",
 ) -> Path:
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise EngineError(f"seed={seed!r} of the tiny {name} must be an integer >= 0")
     recipe = {"format": FORMAT, "seed": seed, "config": config, "weights": layout}
+    if stream:
+        recipe["stream"] = stream
 
     def build() -> Files:
         generation = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
         files = {
             "config.json": json.dumps(config, indent=2).encode(),
             "generation_config.json": json.dumps(generation, indent=2).encode(),
-            "model.safetensors": safetensors(seed, layout),
+            "model.safetensors": safetensors(seed, layout, stream),
         }
         if text:
             files |= tokenizer_files(VOCAB, config["max_position_embeddings"])

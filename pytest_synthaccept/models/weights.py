@@ -49,13 +49,16 @@ def tensor(seed: int, name: str, shape: tuple[int, ...], spread: Spread) -> npt.
     return values.reshape(shape)
 
 
-def safetensors(seed: int, layout: Layout) -> bytes:
-    """A safetensors file in bfloat16, which engines in float32 and bfloat16 both hold exactly."""
+def safetensors(seed: int, layout: Layout, stream: str = "") -> bytes:
+    """A safetensors file in bfloat16, which engines in float32 and bfloat16 both hold exactly.
+
+    With another ``stream`` the same names get other weights.
+    """
     import torch
     from safetensors.torch import save
 
     tensors = {
-        name: torch.from_numpy(tensor(seed, name, shape, spread)).to(torch.bfloat16)
+        name: torch.from_numpy(tensor(seed, stream + name, shape, spread)).to(torch.bfloat16)
         for name, (shape, spread) in layout.items()
     }
     content: bytes = save(tensors, metadata={"format": "pt"})

@@ -88,6 +88,11 @@ def check(item: pytest.Item) -> None:
     names = options.settings(item.config).checks
     if used is None or names == ():
         return
+    if any(engine.has_open_run for engine in used.engines):
+        raise CheckError(
+            f"{item.nodeid}: a run was entered and never left, so nothing of it can be checked; "
+            "use `with spec_engine.run() as run:`"
+        )
     runs = used.runs
     for number, run in enumerate(runs, 1):
         try:

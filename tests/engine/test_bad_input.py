@@ -152,3 +152,34 @@ def test_lossless_cannot_change_inside_a_run(spec_engine):
     assert str(error.value) == (
         "set_acceptance: lossless cannot change while a run is open; leave its with block first"
     )
+
+
+@pytest.mark.parametrize("n", [0, -1, True, "3", 1.5, None])
+def test_step(spec_engine, n):
+    with spec_engine.run() as run:
+        run.add([1, 2], max_tokens=3)
+        with pytest.raises(EngineError) as error:
+            run.step(n)
+    assert str(error.value) == f"step: n={n!r} must be an integer >= 1"
+    assert len(run.outputs[0]) == 3
+
+
+def test_lossless_is_a_bool(spec_engine):
+    with pytest.raises(EngineError) as error:
+        spec_engine.generate([[1, 2]], lossless="yes")
+    assert str(error.value) == "lossless='yes' must be True, False or left out"
+
+
+def test_structured_output_on_the_cpu(spec_engine):
+    from vllm import SamplingParams
+    from vllm.sampling_params import StructuredOutputsParams
+
+    if spec_engine.info["device"] != "cpu":
+        pytest.skip("it runs on a GPU")
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(choice=["a", "b"]))
+    with pytest.raises(EngineError) as error:
+        spec_engine.generate([[1, 2]], sampling_params=params)
+    assert str(error.value) == (
+        "prompt 0 asks for structured output, which Triton's interpreter refuses; "
+        "leave it out, or run on a GPU"
+    )

@@ -5,7 +5,12 @@ import pytest
 from pytest_synthaccept.checks import CHECKS
 from pytest_synthaccept.engine.config import Drafter
 
-METHODS = [Drafter("eagle3"), Drafter("draft_model"), Drafter("eagle", num_speculative_tokens=5)]
+METHODS = [
+    Drafter("eagle3"),
+    Drafter("draft_model"),
+    Drafter("mtp"),
+    Drafter("eagle", num_speculative_tokens=5),
+]
 
 
 @pytest.fixture(params=METHODS, ids=lambda d: f"{d.method}-{d.num_speculative_tokens}")
@@ -16,11 +21,12 @@ def spec_drafter(request):
 def test_all_checks_pass(spec_engine, spec_drafter, prompts):
     k = spec_drafter.num_speculative_tokens
     outputs = set()
-    for script in ([k], [0], [k, 0], [1, 0, k]):
-        spec_engine.set_acceptance(script=script, lossless=True)
+    plans = [{"script": script} for script in ([k], [0], [k, 0], [1, 0, k])]
+    for plan in [*plans, {"rate": 0.5, "seed": 3}]:
+        spec_engine.set_acceptance(**plan, lossless=True)
         run = spec_engine.generate(prompts[:3], max_tokens=20)
         run.check()
-        assert run.checked == dict.fromkeys(CHECKS, "passed"), script
+        assert run.checked == dict.fromkeys(CHECKS, "passed"), plan
         outputs.add(str(run.outputs))
     assert len(outputs) == 1
 

@@ -17,7 +17,7 @@ from pytest_synthaccept.models import tiny_drafter, tiny_target
 from pytest_synthaccept.models.weights import tensor
 
 ROOT = Path(__file__).parents[2]
-METHODS = ("eagle", "eagle3", "draft_model")
+METHODS = ("eagle", "eagle3", "draft_model", "mtp")
 MAKERS = {"target": tiny_target, **{m: functools.partial(tiny_drafter, m) for m in METHODS}}
 
 
@@ -61,8 +61,9 @@ def test_same_bytes_every_time(folders, tmp_path, name):
     [
         ("target", "cdad3c9e21cda4f6"),
         ("eagle", "6efc6abc65a5f7af"),
-        ("eagle3", "daef19da90b6f23a"),
-        ("draft_model", "44b165f090a5e740"),
+        ("eagle3", "47ad682a5bfa0103"),
+        ("draft_model", "38144fec586669b0"),
+        ("mtp", "b37527f6f804ce9a"),
     ],
 )
 def test_weights_are_these_on_every_machine(folders, name, digest):
@@ -83,7 +84,8 @@ def test_another_seed_gives_other_weights(folders, tmp_path, name):
     ours, theirs = load(folders[name]), load(other)
     assert ours.keys() == theirs.keys()
     for key, value in ours.items():
-        assert value.equal(theirs[key]) == key.endswith("norm.weight"), key
+        fixed = "norm." in key or "mtp_linear_proj" in key
+        assert value.equal(theirs[key]) == fixed, key
 
 
 def test_tensors_have_the_scale_that_is_asked_for():
@@ -106,16 +108,67 @@ def test_every_tensor_has_a_stream_of_its_own():
     assert (tensor(0, "a", (5_000,), 1.0) == first[:5_000]).all()
 
 
-def test_eagle_shares_embeddings_and_head_with_the_target(folders):
-    tensors = load(folders["eagle"])
-    assert not [key for key in tensors if "lm_head" in key or "embed_tokens" in key]
-    assert tensors["fc.weight"].shape == (64, 128)
-    target, eagle = (
-        json.loads((folders[name] / "config.json").read_bytes()) for name in ("target", "eagle")
+# What a drafter's configuration says otherwise than its target's, and which of the tensors that
+# the target has too it brings itself.
+DIFFERS = {
+    "eagle": ({"num_hidden_layers": 1}, set()),
+    "eagle3": (
+        {
+            "num_hidden_layers": 1,
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "draft_vocab_size": 512,
+            "eagle_aux_hidden_state_layer_ids": [0, 1, 2],
+        },
+        {"lm_head.weight"},
+    ),
+    "draft_model": ({"num_hidden_layers": 1}, {"lm_head.weight", "model.embed_tokens.weight"}),
+    "mtp": (
+        {
+            "architectures": ["Ernie4_5_MoeForCausalLM"],
+            "model_type": "ernie4_5_moe",
+            "num_nextn_predict_layers": 1,
+        },
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_drafters_fit_the_target(folders, method):
+    target, drafter = (
+        json.loads((folders[name] / "config.json").read_bytes()) for name in ("target", method)
     )
-    assert target.pop("num_hidden_layers") == 2
-    assert eagle.pop("num_hidden_layers") == 1
-    assert target == eagle
+    differs, own = DIFFERS[method]
+    assert drafter == target | differs
+    assert {k for k in load(folders[method]) if "lm_head" in k or "embed_tokens" in k} == own
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_drafter_has_weights_of_the_target(folders, method):
+    target = load(folders["target"])
+    for name, weights in load(folders[method]).items():
+        if "norm" not in name and name in target:
+            assert not weights.equal(target[name]), name
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "shape"),
+    [
+        ("eagle", "fc.weight", (64, 2 * 64)),
+        ("eagle3", "fc.weight", (64, 3 * 64)),
+        ("mtp", "model.mtp_linear_proj.0.weight", (64, 2 * 64)),
+    ],
+)
+def test_drafters_take_hidden_states_of_the_target(folders, method, name, shape):
+    assert load(folders[method])[name].shape == shape
+
+
+def test_a_sum_adds_up_pieces_of_its_input():
+    import numpy as np
+
+    x = tensor(0, "x", (6,), 1.0)
+    assert (tensor(0, "a", (2, 6), "sum") @ x == x.reshape(3, 2).sum(axis=0)).all()
+    assert set(np.unique(tensor(0, "a", (2, 6), "sum"))) == {0, 1}
 
 
 def test_generation_config_sets_nothing_but_the_special_ids(folders):
@@ -128,7 +181,7 @@ def test_unknown_drafter():
         tiny_drafter("eagel")
     assert str(caught.value) == (
         "there is no tiny drafter for the method 'eagel'; available: eagle, eagle3, "
-        "draft_model; "
+        "draft_model, mtp; "
         "for another one give Drafter('eagel', model=PATH)"
     )
 

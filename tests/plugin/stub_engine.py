@@ -39,6 +39,8 @@ class StubRun:
 
 
 class StubEngine:
+    has_open_run = False
+
     def __init__(self, config):
         self.config, self.plan, self.runs, self.begun = config, None, [], 0
 

@@ -89,3 +89,21 @@ def test_runs_of_another_test_are_not_checked(stub):
 def test_expected_failure(stub):
     stub.makepyfile(FAILING.replace("@pytest.mark.acc", "@pytest.mark.xfail\n@pytest.mark.acc"))
     stub.runpytest().assert_outcomes(xfailed=1)
+
+
+def test_a_run_left_open_fails_the_test(stub, clean):
+    stub.makepyfile(
+        test_it="""
+        import pytest
+
+        @pytest.mark.acceptance_rate(0.5)
+        def test_it(spec_engine):
+            spec_engine.has_open_run = True
+        """
+    )
+    result = clean(stub.runpytest())
+    result.assert_outcomes(failed=1)
+    assert (
+        "test_it.py::test_it: a run was entered and never left, so nothing of it can be checked; "
+        "use `with spec_engine.run() as run:`"
+    ) in result.outlines
