@@ -1,6 +1,7 @@
 """Every bug of ``bugs.py``, planted in the live engine: named by its check, request and step."""
 
 import re
+from pathlib import Path
 
 import pytest
 from bugs import BUGS
@@ -136,4 +137,6 @@ def test_a_slot_that_the_reference_reads_too_is_found(engine_for, monkeypatch):
 def test_there_are_enough_of_them():
     assert len(BUGS) >= 30
     assert len({bug.name for bug in BUGS}) == len(BUGS)
+    documented = (Path(__file__).parents[2] / "docs" / "planted-bugs.md").read_text()
+    assert [bug.name for bug in BUGS if f"| `{bug.name}` | {bug.kind} |" not in documented] == []
     assert {kind for bug in BUGS for kind in bug.kind[0]} >= set("ABCDEGHI")
