@@ -12,7 +12,7 @@ from typing import Any
 from pytest_synthaccept.engine.request_ids import RequestId, parse_id, sample_of
 from pytest_synthaccept.run import CoreEvent, CoreRequest, CoreRow, KvCache
 
-_ONE_TOKEN_A_FORWARD = ("eagle", "eagle3", "draft_model")  # drafters that chain K passes
+_ONE_TOKEN_A_FORWARD = ("eagle", "eagle3", "draft_model", "mtp")  # drafters that chain K passes
 _STATES = {"WAITING": "waiting", "RUNNING": "running", "PREEMPTED": "preempted"}
 
 

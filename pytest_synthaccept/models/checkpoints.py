@@ -67,8 +67,8 @@ def _projection(out: int, fan_in: int, gain: float = 1.0) -> tuple[tuple[int, in
 def _decoder_layer(prefix: str, attention_input: int = HIDDEN) -> Layout:
     # At unit scale a token's own embedding would outweigh all that it attends to. Values at four
     # times that scale make a single wrong entry in the KV cache change what the model says
-    # (tests/models/test_sensitivity.py); an MLP at twice keeps it out of loops, even on a prompt
-    # that repeats one token. A larger one drowns what attention adds.
+    # (tests/models/test_sensitivity.py); an MLP at twice keeps it out of short loops, even on a
+    # prompt that repeats one token. A larger one drowns what attention adds.
     return {
         f"{prefix}.self_attn.q_proj.weight": _projection(HEADS * HEAD_DIM, attention_input, 2.0),
         f"{prefix}.self_attn.k_proj.weight": _projection(KV_HEADS * HEAD_DIM, attention_input, 2.0),

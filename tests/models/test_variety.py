@@ -43,7 +43,9 @@ def test_model_runner_v2_with_eagle(probe):
 def test_greedy_output_is_varied(probe):
     outputs = probe["simple"]
     assert [len(tokens) for tokens in outputs] == [48, 48]
-    assert min(len(set(tokens)) for tokens in outputs) >= 24
+    plain, after_one_token_repeated = (len(set(tokens)) for tokens in outputs)
+    assert plain >= 24
+    assert after_one_token_repeated >= 16
     assert len({tuple(tokens) for tokens in outputs}) == 2
 
 

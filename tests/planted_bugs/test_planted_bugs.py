@@ -1,5 +1,6 @@
 """Every bug of ``bugs.py``, planted in the live engine: named by its check, request and step."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -111,8 +112,8 @@ def test_a_penalty_on_the_wrong_row(spec_engine, monkeypatch):
     apply = state.apply
 
     def flipped(logits, context):
-        context.expanded_idx_mapping = context.expanded_idx_mapping.flip(0)
-        return apply(logits, context)
+        rows = context.expanded_idx_mapping.flip(0)
+        return apply(logits, dataclasses.replace(context, expanded_idx_mapping=rows))
 
     monkeypatch.setattr(state, "apply", flipped)
     run = spec_engine.generate(prompts, max_tokens=20, sampling_params=params)
