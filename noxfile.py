@@ -1,4 +1,5 @@
-"""Sessions: ``examples`` (what the plugin does, on this machine), ``tests``, ``benchmarks``."""
+"""Sessions: ``examples`` (what the plugin does, on this machine), ``tests``, ``benchmarks``, and
+``false_alarms``, which takes hours."""
 
 import subprocess
 from pathlib import Path
@@ -52,3 +53,16 @@ def tests(session: nox.Session) -> None:
 def benchmarks(session: nox.Session) -> None:
     install_cpu_engine(session, "requirements/test.txt")
     session.run("python", "-m", "pytest", "benchmarks", "--benchmark-only", *session.posargs)
+
+
+@nox.session
+def false_alarms(session: nox.Session) -> None:
+    """The ready suite with every drafter, sync and async, 20 seeds: hours, and no failure."""
+    install_cpu_engine(session, "requirements/test.txt")
+    seeds = session.posargs or ["--synthaccept-seed=0-19"]
+    for method in ("eagle", "eagle3", "draft_model", "mtp"):
+        for asynchronous in ("false", "true"):
+            args = f'--synthaccept-engine-args={{"async_scheduling": {asynchronous}}}'
+            drafter = f"--synthaccept-drafter={method}"
+            workers = ["-n", "2", "--dist", "loadscope"]
+            session.run("python", "-m", "pytest", SUITE, drafter, args, *workers, *seeds)
