@@ -10,9 +10,6 @@ from pytest_synthaccept.engine.config import EngineConfig
 from pytest_synthaccept.engine.start import quiet, start
 from pytest_synthaccept.errors import EngineError
 
-OWN_ENGINE = "an engine without drafter"
-ITSELF = "the engine itself, with nothing accepted"
-
 
 class Truth(NamedTuple):
     """A request's greedy tokens, and for each the logprob margin over the runner-up."""
@@ -39,8 +36,19 @@ class Baseline:
         self._config = config
         self._llm: Any = None
         self._known: dict[tuple[tuple[int, ...], str], Truth] = {}
+        self._refusal: EngineError | None = None  # why no second engine starts here
         self.users = 0
-        self.source = OWN_ENGINE
+
+    @property
+    def source(self) -> str:
+        """Who answers, and why it is not an engine of its own."""
+        if self._refusal is None:
+            return "an engine without drafter"
+        return f"the engine itself, with nothing accepted ({self._why})"
+
+    @property
+    def _why(self) -> str:
+        return f"an engine without drafter did not start: {self._refusal}"
 
     def truths(
         self,
@@ -89,7 +97,7 @@ class Baseline:
     ) -> None:
         prompts = [{"prompt_token_ids": prompt} for prompt, _ in work]
         params = [params for _, params in work]
-        if self._llm is None and self.source == OWN_ENGINE:
+        if self._llm is None and self._refusal is None:
             self._start()
         with quiet():
             outputs = self._ask(prompts, params, ask_itself)
@@ -102,14 +110,14 @@ class Baseline:
         try:
             self._llm = start(self._config, speculation=False).llm
         except EngineError as error:
-            self.source = f"{ITSELF} (an engine without drafter did not start: {error})"
+            self._refusal = error
 
     def _ask(self, prompts: list[Any], params: list[Any], ask_itself: Ask | None) -> list[Any]:
         if self._llm is None:
             if ask_itself is None:
                 raise EngineError(
                     "a lossless run asks the engine itself for the target's tokens, as "
-                    f"{self.source.partition('(')[2].rstrip(')')}; it cannot do so with requests "
+                    f"{self._why}; it cannot do so with requests "
                     "unfinished: give it all prompts before the first step"
                 )
             return ask_itself(prompts, params)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from pytest_synthaccept.engine.request_ids import RequestId, parse_id, sample_of
+from pytest_synthaccept.engine.request_ids import RequestId, foreign_id, parse_id
 from pytest_synthaccept.run import CoreEvent, CoreRequest, CoreRow, KvCache
 
 _ONE_TOKEN_A_FORWARD = ("eagle", "eagle3", "draft_model", "mtp")  # drafters that chain K passes
@@ -185,10 +185,7 @@ class CoreLog:
         if request_id not in self._names:
             name = parse_id(request_id)
             if name is None or name.run != self._run:
-                sample = sample_of(request_id)
-                parent = request_id.removeprefix(f"{sample}_") if "_" in request_id else request_id
-                arrival = self._foreign.setdefault(parent, len(self._foreign))
-                name = RequestId(run=-1, order=-1 - arrival, key=arrival, sample=sample)
+                name = foreign_id(request_id, self._foreign)
             self._names[request_id] = name
         return self._names[request_id]
 

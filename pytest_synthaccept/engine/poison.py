@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pytest_synthaccept.engine import seam
+from pytest_synthaccept.sampler.state import pinned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,6 +75,4 @@ class Poison:
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         device = self._worker.device
-        if device.type == "cuda":
-            tensor = tensor.pin_memory()
-        return tensor.to(device, non_blocking=True)
+        return pinned(tensor, device).to(device, non_blocking=True)

@@ -43,3 +43,14 @@ def sample_of(request_id: str) -> int:
     """Which of a request's n samples a foreign id belongs to."""
     match = _SAMPLE.match(request_id)
     return int(match[1]) if match else 0
+
+
+def foreign_id(request_id: str, arrivals: dict[str, int]) -> RequestId:
+    """A request given to vLLM directly: keyed by arrival, its samples by their parent.
+
+    ``arrivals`` remembers the parents. Its order is negative: a run's own requests count from 0.
+    """
+    sample = sample_of(request_id)
+    parent = request_id.removeprefix(f"{sample}_") if "_" in request_id else request_id
+    arrival = arrivals.setdefault(parent, len(arrivals))
+    return RequestId(run=-1, order=-1 - arrival, key=arrival, sample=sample)

@@ -1,10 +1,12 @@
 """The one file that knows how vLLM's worker is built: where the forced path is let in.
 
-Three places, all in Model Runner V2 (``vllm/v1/worker/gpu``), the same from 0.26 to 0.33:
+In Model Runner V2 (``vllm/v1/worker/gpu``):
 
 * ``spec_decode.rejection_sampler.rejection_sample``: the verdict on a batch's drafts;
 * ``speculator.propose``: called once per engine step, after the verdict;
-* ``req_states.add_request``: a request gets a state slot, also when it resumes.
+* ``req_states.add_request``: a request gets a state slot, also when it resumes;
+* ``execute_model`` and the models' forward passes: what a step was given, and what it cost;
+* block tables and ``do_kv_cache_update``: slots that poison may fill.
 
 Everything around them (penalties, grammar, logprobs, bookkeeping) stays vLLM's own.
 """

@@ -11,7 +11,7 @@ import json
 from typing import Any, NamedTuple
 
 from pytest_synthaccept.engine import seam
-from pytest_synthaccept.engine.request_ids import RequestId, parse_id, sample_of
+from pytest_synthaccept.engine.request_ids import RequestId, foreign_id, parse_id
 
 # Who decides what is accepted: our sampler; the engine, on drafts rewritten by the plan; or
 # nobody, as nothing is, and each step gives the target's own next token.
@@ -107,23 +107,13 @@ class Recorder(seam.Hooks):
         """Give the slot the request's lane: a new one, or after a resume its old one."""
         lane = self._lane_of.get(request_id)
         if lane is None:
-            request = parse_id(request_id) or self._foreign_request(request_id)
+            request = parse_id(request_id) or foreign_id(request_id, self._foreign)
             lane = self.state.open_lane(request.key, request.sample)
             self._lane_of[request_id] = lane
             self.lanes.append(request)
             if self.mode == LOSSLESS and request.order in self._expected:
                 self.oracle.expect(lane, self._expected[request.order])
         self.state.assign(slot, lane)
-
-    def _foreign_request(self, request_id: str) -> RequestId:
-        """A request given to vLLM directly: keyed by arrival, its samples by their parent.
-
-        Its order is negative: the run's own requests count from 0.
-        """
-        sample = sample_of(request_id)
-        parent = request_id.removeprefix(f"{sample}_") if "_" in request_id else request_id
-        index = self._foreign.setdefault(parent, len(self._foreign))
-        return RequestId(run=-1, order=-1 - index, key=index, sample=sample)
 
     def scheduled(self, scheduler_output: Any) -> None:
         """Note what the scheduler decided; ``proposed`` completes the step."""

@@ -13,7 +13,7 @@ import torch
 
 from pytest_synthaccept.acceptance.sequence import BLOCK_SALT, MASK32, STEP_STRIDE
 from pytest_synthaccept.run.ledger import COLUMNS, DRAFTLESS, PADDED, VERIFICATION
-from pytest_synthaccept.sampler.state import EXACT, SCRIPT, SamplerState
+from pytest_synthaccept.sampler.state import EXACT, SCRIPT, SamplerState, pinned
 
 STEP = 2  # column of SamplerState.lanes
 
@@ -94,9 +94,8 @@ class Oracle:
         """Tell what the target says for ``lane``'s request: its tokens from position 0 on."""
         while lane >= len(self.truth):
             self.truth = torch.cat([self.truth, torch.full_like(self.truth, -1)])
-        row = torch.tensor(tokens[: self.truth.shape[1]], dtype=torch.int64)
-        if self.state.device.type == "cuda":
-            row = row.pin_memory()
+        host = torch.tensor(tokens[: self.truth.shape[1]], dtype=torch.int64)
+        row = pinned(host, self.state.device)
         self.truth[lane].fill_(-1)
         self.truth[lane, : len(row)].copy_(row, non_blocking=True)
 

@@ -15,6 +15,11 @@ from pytest_synthaccept.sampler.kernels import TOKEN_SALT
 EXACT, RANDOM, SCRIPT = 0, 1, 2  # how a plan decides
 
 
+def pinned(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A host tensor from which a copy to `device` makes nobody wait."""
+    return tensor.pin_memory() if device.type == "cuda" else tensor
+
+
 class Plan(Protocol):
     """What the sampler reads of an acceptance plan."""
 
@@ -148,9 +153,7 @@ class SamplerState:
             offset += len(counts)
         if script:
             self.scripts = _grown(self.scripts, offset)
-            row = torch.tensor(entries + values, dtype=torch.int64)
-            if self.device.type == "cuda":
-                row = row.pin_memory()
+            row = pinned(torch.tensor(entries + values, dtype=torch.int64), self.device)
             self.scripts[start:offset].copy_(row, non_blocking=True)
             self.most_entries = max(self.most_entries, len(script))
         self._script_end = offset
