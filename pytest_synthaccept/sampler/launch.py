@@ -2,20 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 import triton
+from triton.runtime import driver
 
 from pytest_synthaccept.errors import EngineError
-from pytest_synthaccept.sampler.kernels import decide_and_reduce_kernel, emit_kernel
+from pytest_synthaccept.sampler.kernels import verify_kernel
 from pytest_synthaccept.sampler.state import SamplerState
 
-# Vocabulary entries of one program at most, by device; a smaller vocabulary takes the next
-# power of two. In the interpreter a program costs much more than its entries.
-MAX_BLOCK = {"cuda": 4096, "cpu": 131_072}
-MIN_BLOCK = 16
-ENTRIES_PER_WARP = 1024
+# Entries of the vocabulary that a warp reduces at once, and the warps of a program. In the
+# interpreter a program costs much more than its entries, and has one warp.
+BLOCK = 512
+WARPS = 4
+INTERPRETED_BLOCK = 131_072
+# Programs that one processor of the GPU runs at a time, by their registers. Few rows are cut into
+# that many programs; many rows rather into so small programs that none is long alone.
+PROGRAMS_PER_PROCESSOR = 7
+FEWEST_PROGRAMS, SMALL_PROGRAMS = 3, 7  # of a row
+
+
+class Tiling(NamedTuple):
+    """How a call is cut into programs."""
+
+    num_blocks: int  # of a logits row
+    programs: int  # of a logits row
+    warps: int
+    constants: tuple[int, ...]  # of the kernel, in its order
+
+
+@lru_cache(maxsize=4096)
+def tiling(num_reqs: int, vocab_size: int, k: int, itemsize: int, processors: int) -> Tiling:
+    """Cut `num_reqs` rows of `vocab_size` logits; `processors` are the GPU's, 0 without one."""
+    enough = max(16, triton.next_power_of_2(vocab_size))
+    if processors:
+        block, width, warps = min(BLOCK, enough), min(512 // itemsize, enough), WARPS
+    else:
+        block = width = min(INTERPRETED_BLOCK, enough)
+        warps = 1
+    num_blocks = triton.cdiv(vocab_size, block)
+    tiles = triton.cdiv(num_blocks, warps)
+    programs = processors * PROGRAMS_PER_PROCESSOR // num_reqs
+    programs = min(tiles, programs if programs >= FEWEST_PROGRAMS else SMALL_PROGRAMS)
+    pads = triton.next_power_of_2(k + 1), triton.next_power_of_2(num_blocks)
+    constants = (vocab_size, k, pads[0], block, width, warps, tiles, num_blocks, pads[1])
+    return Tiling(num_blocks, programs, warps, constants)
 
 
 def rejection_sample(
@@ -77,50 +111,52 @@ def rejection_sample(
     if num_reqs == 0:
         return sampled, num_sampled
 
-    vocab_size = target_logits.shape[1]
-    max_block = MAX_BLOCK.get(state.device.type, MAX_BLOCK["cuda"])
-    block = min(max_block, max(MIN_BLOCK, triton.next_power_of_2(vocab_size)))
-    num_blocks = triton.cdiv(vocab_size, block)
-    num_warps = max(1, block // ENTRIES_PER_WARP)
-    k_pad = triton.next_power_of_2(k + 1)
-    # [num_reqs + 1], [num_reqs], [num_slots]
-    rows = [t.contiguous() for t in (cu_num_logits, idx_mapping, temperature)]
-    shared = (
-        *state.ledger_rows(num_reqs),
-        *state.scratch(num_reqs, num_blocks),
-        target_logits,
-        target_logits.stride(0),
-        *rows,
-    )
-
-    decide_and_reduce_kernel[(num_reqs, num_blocks)](
-        *shared,
+    cut = tiling(num_reqs, target_logits.shape[1], k, target_logits.itemsize, state.processors)
+    ledger, ledger_row = state.ledger_rows(num_reqs)
+    tensors = (
+        sampled,
+        num_sampled,
+        ledger,
+        *state.scratch(num_reqs, cut.num_blocks),
+        cu_num_logits.contiguous(),
+        idx_mapping.contiguous(),
+        temperature.contiguous(),
         draft_sampled.contiguous(),
         pos.contiguous(),
         state.prefill_len,
-        state.slot_lane,
-        state.slot_version,
+        state.slots,
         state.lanes,
         state.plans,
         state.scripts,
-        vocab_size,
-        K=k,
-        K_PAD=k_pad,
-        BLOCK=block,
-        num_warps=num_warps,
+        target_logits,
     )
-    emit_kernel[(num_reqs,)](
-        sampled,
-        num_sampled,
-        *shared,
-        state.lanes,
-        state.plans,
-        vocab_size,
-        num_blocks,
-        K=k,
-        K_PAD=k_pad,
-        BLOCK=block,
-        BLOCKS_PAD=triton.next_power_of_2(num_blocks),
-        num_warps=num_warps,
-    )
+    _launch(cut, tensors, ledger_row, target_logits.stride(0))
     return sampled, num_sampled
+
+
+def _launch(cut: Tiling, tensors: Sequence[torch.Tensor], ledger_row: int, stride: int) -> None:
+    """Launch the kernel; after the first time with the same kinds of arguments by its handle.
+
+    Triton's own launch looks at each argument anew, which takes longer than the kernel. What it
+    compiles for is in the key: data types, constants, and whether a row can be read in wide loads.
+    """
+    num_reqs, ledger, logits = tensors[0].shape[0], tensors[2], tensors[-1]
+    special = (logits.data_ptr() % 16 == 0, stride % 16 == 0, stride == 1)
+    key = (cut.constants, special, *[t.dtype for t in tensors])
+    compiled = _compiled.get(key)
+    if compiled is not None:
+        pointers = [t.data_ptr() for t in tensors]
+        pointers[2] += ledger_row * ledger.stride(0) * ledger.itemsize
+        stream = driver.active.get_current_stream(logits.device.index)
+        grid = (num_reqs, cut.programs, 1)
+        handle = (compiled.function, compiled.packed_metadata, None, None, None)
+        compiled.run(*grid, stream, *handle, *pointers, stride, *cut.constants)
+        return
+    from_row = (*tensors[:2], ledger[ledger_row:], *tensors[3:])
+    # None from Triton's interpreter
+    _compiled[key] = verify_kernel[(num_reqs, cut.programs)](
+        *from_row, stride, *cut.constants, num_warps=cut.warps
+    )
+
+
+_compiled: dict[tuple[Any, ...], Any] = {}

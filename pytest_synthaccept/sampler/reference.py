@@ -2,8 +2,8 @@
 
 `ReferenceState` and `rejection_sample` here take what `SamplerState` and the Triton launcher
 take and give what they give, decision for decision and token for token. (Tokens above
-temperature 0 come from float64 sums here and from integer weights there: a u within about
-1e-8 of a boundary between two tokens may fall on either side.)
+temperature 0 come from float64 sums here and from float32 sums there: a u within about 1e-6
+of a boundary between two tokens may fall on either side.)
 """
 
 from __future__ import annotations

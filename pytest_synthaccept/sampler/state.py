@@ -69,11 +69,16 @@ class SamplerState:
         self.device = torch.device(device)
         self._prefill_len = prefill_len
         self._chunk_rows = ledger_chunk_rows
+        cuda = self.device.type == "cuda"
+        # Of the GPU; 0 where the kernel runs in Triton's interpreter.
+        self.processors = (
+            torch.cuda.get_device_properties(self.device).multi_processor_count if cuda else 0
+        )
 
-        # [num_slots]
-        self.slot_lane = self._full(num_slots, fill=-1)
-        # [num_slots]: the plan version under which the slot's drafts were made
-        self.slot_version = self._full(num_slots)
+        # [num_slots, 2]: lane, and the plan version under which the slot's drafts were made
+        self.slots = self._full(num_slots, 2)
+        self.slot_lane, self.slot_version = self.slots.unbind(1)
+        self.slot_lane.fill_(-1)
         # [capacity, 3]: key * KEY_STRIDE, sample * KEY_STRIDE, step counter
         self.lanes = self._full(256, 3)
         # [capacity, K + 5]: thresholds, mode, decision seed, token seed (the parts of the
@@ -91,9 +96,11 @@ class SamplerState:
         # Ledger chunks [rows, len(LEDGER_COLUMNS) + K] and how many rows of each are taken.
         self._chunks: list[torch.Tensor] = []
         self._taken: list[int] = []
-        # Scratch between the kernels, [num_reqs * num_blocks], grow-only.
+        # Scratch between the programs of a call, [num_reqs * num_blocks], and how many programs
+        # of a row are done, [num_reqs]; grow-only.
         self._block_max = torch.empty(0, dtype=torch.float32, device=self.device)
-        self._block_stat = torch.empty(0, dtype=torch.int64, device=self.device)
+        self._block_stat = torch.empty(0, dtype=torch.int32, device=self.device)
+        self._done = torch.zeros(0, dtype=torch.int32, device=self.device)
 
     @property
     def prefill_len(self) -> torch.Tensor:
@@ -201,13 +208,18 @@ class SamplerState:
         self._taken[-1] += num_reqs
         return self._chunks[-1], first
 
-    def scratch(self, num_reqs: int, num_blocks: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Block maxima (float32) and block statistics (int64), num_reqs * num_blocks or more."""
+    def scratch(
+        self, num_reqs: int, num_blocks: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Block maxima (float32), block statistics (int32), num_reqs * num_blocks of each or more,
+        and counters (int32), num_reqs or more, that are 0 between calls."""
         size = num_reqs * num_blocks
         if self._block_max.numel() < size:
             self._block_max = self._block_max.new_empty(size)
             self._block_stat = self._block_stat.new_empty(size)
-        return self._block_max, self._block_stat
+        if self._done.numel() < num_reqs:
+            self._done = self._done.new_zeros(num_reqs)
+        return self._block_max, self._block_stat, self._done
 
     def _forget_ledger(self) -> None:
         self._chunks = self._chunks[-1:]

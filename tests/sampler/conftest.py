@@ -14,4 +14,8 @@ def small_blocks(monkeypatch):
     """Blocks of 16 vocabulary entries, so that a small vocabulary spans several."""
     from pytest_synthaccept.sampler import launch
 
-    monkeypatch.setattr(launch, "MAX_BLOCK", {"cuda": 16, "cpu": 16})
+    monkeypatch.setattr(launch, "BLOCK", 16)
+    monkeypatch.setattr(launch, "INTERPRETED_BLOCK", 16)
+    launch.tiling.cache_clear()
+    yield
+    launch.tiling.cache_clear()

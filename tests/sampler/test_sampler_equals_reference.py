@@ -23,7 +23,7 @@ from pytest_synthaccept.run.ledger import NO_ALTERNATIVE, VERIFICATION
 from pytest_synthaccept.sampler import launch, rejection_sample
 from pytest_synthaccept.sampler import reference as plain
 
-BLOCK = launch.MAX_BLOCK[DEVICE]
+BLOCK = launch.INTERPRETED_BLOCK if DEVICE == "cpu" else launch.BLOCK
 INF, NAN = float("inf"), float("nan")
 
 
