@@ -19,8 +19,8 @@ LINE = (
     "sampling='exact', lossless=False, cost='lean', seed=0): force what the engines of this test "
     "accept. Exactly one of rate (mean accepted/drafted, 0..1), length (tokens per verification "
     "step with the bonus, 1..K+1), rates (unconditional per position, non-increasing, K long), "
-    "script (accepted counts per step, repeated, or request key -> counts) and trace (this and "
-    "cost='faithful' are not available yet). The closest marker wins."
+    "script (accepted counts per step, repeated, or request key -> counts) and trace (not "
+    "available yet). The closest marker wins."
 )
 
 # Fixtures that hand out engines with the test's plan; a marker is for tests that use one.

@@ -27,7 +27,6 @@ from pytest_synthaccept.acceptance.sequence import U32
 SOURCES = ("rate", "length", "rates", "script", "trace")  # exactly one says what to accept
 AVAILABLE_SOURCES = ("rate", "length", "rates", "script")
 COSTS = ("lean", "faithful")
-AVAILABLE_COSTS = ("lean",)
 
 
 @dataclass(frozen=True)
@@ -105,13 +104,9 @@ class AcceptanceRequest:
         return AcceptancePlan.from_rate(self.rate, law=self.law, **shared)
 
 
-def _not_yet(name: str, value: object, available: tuple[str, ...], where: str) -> NoReturn:
-    fail(where, f"{name}={show(value)} is not available yet; available: {', '.join(available)}")
-
-
-def _check_cost(value: object, where: str) -> str:
-    cost = check_choice("cost", value, COSTS, where)
-    return cost if cost in AVAILABLE_COSTS else _not_yet("cost", cost, AVAILABLE_COSTS, where)
+def _no_trace_yet(value: object, where: str) -> NoReturn:
+    sources = ", ".join(AVAILABLE_SOURCES)
+    fail(where, f"trace={show(value)} is not available yet; available: {sources}")
 
 
 def _check_lossless(value: object, where: str) -> bool:
@@ -131,11 +126,11 @@ _CHECKS: dict[str, Callable[[object, str], object]] = {
     "length": check_length,
     "rates": check_rates,
     "script": _check_script,
-    "trace": lambda value, where: _not_yet("trace", value, AVAILABLE_SOURCES, where),
+    "trace": _no_trace_yet,
     "law": lambda value, where: check_choice("law", value, LAWS, where),
     "sampling": lambda value, where: check_choice("sampling", value, U32, where),
     "lossless": _check_lossless,
-    "cost": _check_cost,
+    "cost": lambda value, where: check_choice("cost", value, COSTS, where),
     "seed": lambda value, where: check_u32("seed", value, where),
 }
 

@@ -16,7 +16,7 @@ from pytest_synthaccept.engine.config import Drafter, EngineConfig
 from pytest_synthaccept.engine.live_run import LiveRun, Prepared, plan_row
 from pytest_synthaccept.engine.start import is_tiny, quiet, start
 from pytest_synthaccept.engine.versions import installed
-from pytest_synthaccept.engine.worker import TRUTH
+from pytest_synthaccept.engine.worker import SYNTHETIC_MODES, TRUTH
 from pytest_synthaccept.errors import AcceptanceError, EngineError
 from pytest_synthaccept.run import Proposals, SpecRun
 
@@ -56,6 +56,7 @@ class SpecEngine:
         self.runs: list[SpecRun] = []
         self.plan: AcceptancePlan | None = None
         self.lossless = False
+        self.cost = "lean"
         self.poison = is_tiny(self.config)  # fill KV cache slots that nobody may read
         self.baseline = baseline.shared(self.config)
         self.asked_itself = False  # in place of a baseline engine, since a run last began
@@ -99,10 +100,10 @@ class SpecEngine:
         seam.abort_all(self.llm)  # what a test gave to .llm and left behind
         self.runs = []
         self.plan = None
-        self.lossless = False
+        self.lossless, self.cost = False, "lean"
         if request is not None:
+            self.lossless, self.cost = request.lossless, request.cost
             self._take(request.plan(self.num_speculative_tokens, where=where))
-            self.lossless = request.lossless
 
     def set_acceptance(
         self, rate_or_plan: float | AcceptancePlan | None = None, /, **marker_keywords: Any
@@ -130,13 +131,15 @@ class SpecEngine:
         args = () if rate_or_plan is None else (rate_or_plan,)
         request = AcceptanceRequest.parse(args, marker_keywords, where="set_acceptance")
         plan = request.plan(k, where="set_acceptance")
-        if "lossless" in marker_keywords:
-            if self._open is not None and request.lossless != self._open.lossless:
+        for name in ("lossless", "cost"):
+            if name not in marker_keywords:
+                continue
+            if self._open is not None and getattr(request, name) != getattr(self._open, name):
                 raise AcceptanceError(
-                    "set_acceptance: lossless cannot change while a run is open; "
+                    f"set_acceptance: {name} cannot change while a run is open; "
                     "leave its with block first"
                 )
-            self.lossless = request.lossless
+            setattr(self, name, getattr(request, name))
         self._take(plan)
 
     def _take(self, plan: AcceptancePlan) -> None:
@@ -144,7 +147,7 @@ class SpecEngine:
         if self._open is not None:
             self._open.change_plan(plan)
         else:  # for requests given to .llm directly
-            self.call_workers("synthaccept_begin", plan_row(plan))
+            self.call_workers("synthaccept_begin", plan_row(plan), SYNTHETIC_MODES[self.cost])
 
     # --- work ---
 
@@ -195,7 +198,7 @@ class SpecEngine:
         if self._open is not None:
             raise EngineError("a run of this engine is open already; leave its with block first")
         self._run_number += 1
-        return LiveRun(self, self._run_number, lossless=lossless)
+        return LiveRun(self, self._run_number, lossless=lossless, cost=self.cost)
 
     def truths(self, prepared: Sequence[Prepared], *, busy: bool = False) -> list[Truth]:
         """What the target alone says, past the end of each request, where drafts reach.

@@ -16,7 +16,7 @@ from pytest_synthaccept.engine.baseline import Truth, cut, stop_tokens
 from pytest_synthaccept.engine.records import fill
 from pytest_synthaccept.engine.request_ids import format_id
 from pytest_synthaccept.engine.start import quiet
-from pytest_synthaccept.engine.worker import LOSSLESS, SYNTHETIC
+from pytest_synthaccept.engine.worker import LOSSLESS, SYNTHETIC_MODES
 from pytest_synthaccept.errors import EngineError
 from pytest_synthaccept.run import Proposals, Request, SpecRun
 
@@ -64,9 +64,11 @@ class LiveRun(SpecRun):
         *,
         plan: AcceptancePlan | None = None,
         lossless: bool = False,
+        cost: str = "lean",
         reference: bool = False,
     ) -> None:
         super().__init__(lossless=lossless, info=engine.info)
+        self.cost = cost
         self._plan = plan
         self._engine = engine
         self._number = number
@@ -92,7 +94,7 @@ class LiveRun(SpecRun):
     def _begin(self, plan: AcceptancePlan) -> None:
         """Records start here."""
         engine = self._engine
-        mode = LOSSLESS if self.lossless else SYNTHETIC
+        mode = LOSSLESS if self.lossless else SYNTHETIC_MODES[self.cost]
         engine.call_workers("synthaccept_begin", plan_row(plan), mode, self._poison)
         self.plans = [plan]
         self.scheduler_stats.clear()

@@ -147,6 +147,61 @@ def rejection_sample(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
     return result
 
 
+def overridden(override: Callable[[Any], None], *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    """vLLM's own verdict, but for what ``override`` changes in the midst of it.
+
+    It is given a ``sampler.Verdict`` after vLLM's comparison of drafts and target, before the
+    resampling of what was rejected.
+    """
+    from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils as module
+
+    comparison = module._rejection_kernel
+    module._rejection_kernel = _Followed(comparison, override)
+    try:
+        return rejection_sample(*args, **kwargs)
+    finally:
+        module._rejection_kernel = comparison
+
+
+# What the arguments of vLLM's comparison kernel are to `sampler.Verdict`.
+_VERDICT = {
+    "sampled": "sampled_ptr",
+    "accepted": "rejected_steps_ptr",
+    "target_max": "target_local_max_ptr",
+    "target_argmax": "target_local_argmax_ptr",
+    "target_sumexp": "target_local_sumexp_ptr",
+    "draft_max": "draft_local_max_ptr",
+    "draft_sumexp": "draft_local_sumexp_ptr",
+    "target_logsumexp": "target_rejected_logsumexp_ptr",
+    "draft_logsumexp": "draft_rejected_logsumexp_ptr",
+    "has_draft_logits": "HAS_DRAFT_LOGITS",
+}
+
+
+class _Followed:
+    """A Triton kernel whose every launch is followed by a call with its arguments."""
+
+    def __init__(self, kernel: Any, then: Callable[[Any], None]) -> None:
+        self._kernel = kernel
+        self._then = then
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        from pytest_synthaccept.sampler import Verdict
+
+        def launch(*args: Any, **kwargs: Any) -> None:
+            self._kernel[grid](*args, **kwargs)
+            given = dict(zip(self._kernel.arg_names, args, strict=False)) | kwargs
+            missing = sorted(set(_VERDICT.values()) - set(given))
+            if missing:
+                raise EngineError(
+                    f"cost='faithful': this vLLM's _rejection_kernel has no {', '.join(missing)}; "
+                    "use cost='lean'"
+                )
+            self._then(Verdict(**{ours: given[theirs] for ours, theirs in _VERDICT.items()}))
+
+        return launch
+
+
 def nothing_accepted(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of ``rejection_sample`` with placeholders for drafts, which it rejects.
 

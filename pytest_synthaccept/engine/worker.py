@@ -12,10 +12,13 @@ from typing import Any, NamedTuple
 
 from pytest_synthaccept.engine import seam
 from pytest_synthaccept.engine.request_ids import RequestId, foreign_id, parse_id
+from pytest_synthaccept.engine.step_log import NotedStep
 
-# Who decides what is accepted: our sampler; the engine, on drafts rewritten by the plan; or
-# nobody, as nothing is, and each step gives the target's own next token.
-MODES = SYNTHETIC, LOSSLESS, TRUTH = "synthetic", "lossless", "truth"
+# Who decides what is accepted: our sampler; our decision in the midst of the engine's own
+# verification; the engine, on drafts rewritten by the plan; or nobody, as nothing is, and each
+# step gives the target's own next token.
+MODES = SYNTHETIC, FAITHFUL, LOSSLESS, TRUTH = "synthetic", "faithful", "lossless", "truth"
+SYNTHETIC_MODES = {"lean": SYNTHETIC, "faithful": FAITHFUL}  # by the marker's cost
 
 EXTENSION = "pytest_synthaccept.engine.worker.WorkerExtension"
 
@@ -73,17 +76,19 @@ class Recorder(seam.Hooks):
         return {
             "lanes": self.lanes,
             "ledger": self.state.drain(),
-            "scheduler": self.steps,
+            "scheduler": [step.records(self._lane_of) for step in self._steps],
             "proposed": _rows(self._proposed),
             "made": _rows(self._made),
         }
 
     def _forget(self) -> None:
         self.lanes: list[RequestId] = []
-        self.steps: list[dict[str, Any]] = []
+        self._steps: list[NotedStep] = []
         self._lane_of: dict[str, int] = {}
         self._foreign: dict[str, int] = {}
-        self._new_blocks: dict[str, int] = {}
+        self._allocated: tuple[Any, Any, Any] = ((), (), ())
+        self._preempted: list[int] = []
+        self._finished: list[int] = []
         self._forwards = {"target": 0, "drafter": 0}
         self._expected: dict[int, list[int]] = {}
         # Per engine step the [num_reqs, K] drafts, as proposed and as stored.
@@ -96,12 +101,27 @@ class Recorder(seam.Hooks):
         """Decide by the plan; in a lossless run let the engine decide and take note."""
         if self.mode == SYNTHETIC:
             return self._rejection_sample(self.state, *args, **kwargs)
+        if self.mode == FAITHFUL:
+            return self._overridden(*args, **kwargs)
         if self.mode == TRUTH:
             return seam.rejection_sample(*seam.nothing_accepted(args), **kwargs)
         verdict = seam.rejection_sample(*args, **kwargs)
         _, _, draft_sampled, cu_num_logits, pos, idx_mapping, *_ = args
         self.oracle.record(draft_sampled, cu_num_logits, pos, idx_mapping, *verdict)
         return verdict
+
+    def _overridden(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        from pytest_synthaccept.sampler import note_tokens, override
+
+        _, _, draft_sampled, cu_num_logits, pos, idx_mapping, _, _, temperature, *_ = args
+        rows, first = self.state.ledger_rows(len(cu_num_logits) - 1)
+        rows = rows[first : first + len(cu_num_logits) - 1]
+        batch = (draft_sampled, cu_num_logits, pos, idx_mapping, temperature)
+        sampled, num_sampled = seam.overridden(
+            lambda verdict: override(self.state, rows, verdict, *batch), *args, **kwargs
+        )
+        note_tokens(self.state, rows, sampled, num_sampled)
+        return sampled, num_sampled
 
     def request_added(self, request_id: str, slot: int) -> None:
         """Give the slot the request's lane: a new one, or after a resume its old one."""
@@ -123,15 +143,12 @@ class Recorder(seam.Hooks):
         self._preempted = sorted(lanes[r] for r in preempted if r in lanes)
         self._finished = sorted(lanes[r] for r in scheduler_output.finished_req_ids if r in lanes)
         cached, new = scheduler_output.scheduled_cached_reqs, scheduler_output.scheduled_new_reqs
-        allocated = [
-            *((request.req_id, request.block_ids) for request in new),
-            *zip(cached.req_ids, cached.new_block_ids, strict=True),
-        ]
-        self._new_blocks = {request_id: _count(groups) for request_id, groups in allocated}
+        self._allocated = (new, cached.req_ids, cached.new_block_ids)
         if self.poison.value:
-            hits = {request.req_id: request.num_computed_tokens for request in new}
-            for request_id, groups in allocated:
-                self.poison.new_blocks(groups or (), computed=hits.get(request_id, 0))
+            for request in new:
+                self.poison.new_blocks(request.block_ids, computed=request.num_computed_tokens)
+            for groups in cached.new_block_ids:
+                self.poison.new_blocks(groups or (), computed=0)
 
     def forwarded(self, model: str) -> None:
         """Count it, for the engine step under way."""
@@ -150,29 +167,18 @@ class Recorder(seam.Hooks):
         if self.poison.value:
             self.poison.past_the_end(input_batch.idx_mapping, input_batch.idx_mapping_np)
         drafts = input_batch.num_draft_tokens_per_req
-        rows = []
-        for i, request_id in enumerate(input_batch.req_ids):
-            lane = self._lane_of.get(request_id)
-            if lane is None:  # older than this run
-                continue
-            rows.append(
-                [
-                    lane,
-                    i,
-                    int(input_batch.num_scheduled_tokens[i]),
-                    0 if drafts is None else int(drafts[i]),
-                    int(input_batch.num_computed_tokens_np[i]),
-                    int(input_batch.prefill_len_np[i]),
-                    self._new_blocks.get(request_id, 0),
-                ]
+        self._steps.append(
+            NotedStep(
+                list(input_batch.req_ids),
+                input_batch.num_scheduled_tokens.copy(),
+                None if drafts is None else drafts.copy(),
+                input_batch.num_computed_tokens_np.copy(),
+                input_batch.prefill_len_np.copy(),
+                self._allocated,
+                self._preempted,
+                self._finished,
+                self._forwards if self._counts_forwards else {},
             )
-        self.steps.append(
-            {
-                "rows": rows,
-                "preempted": self._preempted,
-                "finished": self._finished,
-                "forwards": self._forwards if self._counts_forwards else {},
-            }
         )
 
 
@@ -185,11 +191,6 @@ def _rows(tensors: list[Any]) -> list[list[list[int]]]:
     flat = torch.cat(tensors).tolist()
     ends = list(itertools.accumulate(len(tensor) for tensor in tensors))
     return [flat[end - len(t) : end] for end, t in zip(ends, tensors, strict=True)]
-
-
-def _count(groups: Any) -> int:
-    """KV blocks over all KV cache groups; None where nothing was allocated."""
-    return sum(len(blocks) for blocks in groups) if groups else 0
 
 
 class WorkerExtension:

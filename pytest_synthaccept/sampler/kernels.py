@@ -55,6 +55,118 @@ def _hash(h, a, b, c, TERMS: tl.constexpr):
 
 
 @triton.jit
+def decide(
+    start,
+    scheduled,
+    slot,
+    draft_sampled_ptr,
+    pos_ptr,
+    prefill_len_ptr,
+    slots_ptr,
+    lanes_ptr,
+    plans_ptr,
+    scripts_ptr,
+    K: tl.constexpr,
+    K_PAD: tl.constexpr,
+):
+    """What a row holds, and the accepted length that the plan asks for; pointers as the kernels'.
+
+    planned = #{i : u < threshold_i}, with u keyed by (plan seed, request key, step), or what a
+    script says for (request key, step). drafted = the leading draft ids >= 0 of a row past its
+    prefill (before it, drafts are placeholders whatever their id). A row without real drafts, or
+    of lane -1, is planned to accept nothing.
+
+    Returns (drafts [K_PAD], drafted, planned, position, lane, version, key term, sample term,
+    step).
+    """
+    lane = tl.load(slots_ptr + slot * 2)
+    version = tl.load(slots_ptr + slot * 2 + 1)
+    prefill_len = tl.load(prefill_len_ptr + slot)
+    position = tl.load(pos_ptr + start).to(tl.int64) + 1
+    i = tl.arange(0, K_PAD)
+    drafts = tl.load(draft_sampled_ptr + i, mask=i < tl.minimum(scheduled, K), other=-1)
+    drafted = tl.reduce(tl.where(drafts < 0, i, K_PAD), 0, _min)
+    if position <= prefill_len:
+        drafted = drafted * 0
+
+    key = tl.full((), 0, tl.int64)
+    sample = tl.full((), 0, tl.int64)
+    step = tl.full((), 0, tl.int64)
+    planned = tl.full((), 0, tl.int32)
+    plan_ptr = plans_ptr + version * (K + 5)
+    if lane >= 0:
+        key = tl.load(lanes_ptr + lane * 3)
+        sample = tl.load(lanes_ptr + lane * 3 + 1)
+        step = tl.load(lanes_ptr + lane * 3 + 2)
+        if drafted > 0:
+            thresholds = tl.load(plan_ptr + i, mask=i < K, other=0)
+            mode = tl.load(plan_ptr + K)
+            seed = tl.load(plan_ptr + K + 1)
+            if mode == 0:
+                # The step moves inside its block of eight: three rounds of an affine map and
+                # a shift mod 8. odd = 2 * bits + 1 and add = bits >> 2 need no mask before it.
+                bits = _hash(seed + _BLOCK_SALT, (step >> 3) * _STEP_STRIDE, 0, 0, 1)
+                inside = step & 7
+                j = inside
+                for _ in tl.static_range(3):
+                    j = (j * (2 * bits + 1) + (bits >> 2)) & 7
+                    j = j ^ (j >> 1)
+                    bits = bits >> 5
+                u = ((step - inside + j) * _STEP_STRIDE + key + seed) & _MASK32
+            else:
+                u = _hash(seed, key, step * _STEP_STRIDE, 0, 2)
+            planned = tl.reduce((u < thresholds).to(tl.int32), 0, _sum)
+            if mode == 2:
+                planned = planned * 0
+                entry_ptr = scripts_ptr + tl.load(plan_ptr + K + 3)
+                for _ in range(tl.load(plan_ptr + K + 4).to(tl.int32)):
+                    of = tl.load(entry_ptr)
+                    offset = tl.load(entry_ptr + 1)
+                    length = tl.load(entry_ptr + 2)
+                    count = tl.load(scripts_ptr + offset + step % length).to(tl.int32)
+                    planned = tl.where((of == -1) | (of == key), count, planned)
+                    entry_ptr += 3
+    return drafts, drafted, planned, position, lane, version, key, sample, step
+
+
+@triton.jit
+def log(
+    # [10 + K]
+    ledger_ptr,
+    lanes_ptr,
+    flags,
+    token,
+    scheduled,
+    accepted,
+    drafts,
+    drafted,
+    planned,
+    position,
+    lane,
+    version,
+    step,
+    K: tl.constexpr,
+    K_PAD: tl.constexpr,
+):
+    """Write a row's ledger row; a verification step of an open lane bumps its step counter."""
+    kind = tl.where(drafted > 0, _VERIFICATION, tl.where(scheduled > 0, _PADDED, _DRAFTLESS))
+    if lane >= 0 and drafted > 0:
+        tl.store(lanes_ptr + lane * 3 + 2, step + 1)
+    tl.store(ledger_ptr, lane)
+    tl.store(ledger_ptr + 1, step)
+    tl.store(ledger_ptr + 2, position)
+    tl.store(ledger_ptr + 3, scheduled)
+    tl.store(ledger_ptr + 4, drafted)
+    tl.store(ledger_ptr + 5, planned)
+    tl.store(ledger_ptr + 6, accepted)
+    tl.store(ledger_ptr + 7, version)
+    tl.store(ledger_ptr + 8, kind | flags)
+    tl.store(ledger_ptr + 9, token)
+    i = tl.arange(0, K_PAD)
+    tl.store(ledger_ptr + 10 + i, drafts, mask=i < K)
+
+
+@triton.jit
 def _weight(x, m):
     """exp(x - m) for m >= x, m finite; 1 for +inf.
 
@@ -123,12 +235,9 @@ def verify_kernel(
 
     Grid: (num_reqs, programs of a row).
 
-    L = min(#{i : u < threshold_i}, drafted), with u keyed by (plan seed, request key, step), or
-    what a script says for (request key, step). Every program of a row finds L for itself; only
-    then is a logits row chosen, start + L, so that one row per request is read whatever K is.
-    drafted = the leading draft ids >= 0 of a row past its prefill (before it, drafts are
-    placeholders whatever their id). On L < drafted the rejected draft is left out. Rows of lane
-    -1 accept nothing; rows without logits are only logged as nobody's.
+    Every program of a row finds its L = min(planned, drafted) for itself; only then is a logits
+    row chosen, start + L, so that one row per request is read whatever K is. On L < drafted the
+    rejected draft is left out. Rows without logits are only logged as nobody's.
 
     The programs share the row out by tiles of WARPS blocks and leave maximum and statistic of
     each block; the last of them to be done chooses the token, writes the row's tokens, bumps its
@@ -136,8 +245,7 @@ def verify_kernel(
     with one u per row keyed by (plan seed, request key, sample, the token's index in its
     sequence) in a domain of its own; t = floor(u * W / 2^32) picks the block whose share of the
     total weight W holds t, then the token inside it; other blocks are not read again. Nothing
-    left to choose: the rejected draft, or 0. Only a verification step of an open lane bumps its
-    counter.
+    left to choose: the rejected draft, or 0.
     """
     req = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
@@ -154,56 +262,25 @@ def verify_kernel(
             tl.store(ledger_ptr, -1)
         return
 
-    lane = tl.load(slots_ptr + slot * 2)
-    version = tl.load(slots_ptr + slot * 2 + 1)
     temperature = tl.load(temperature_ptr + slot)
-    prefill_len = tl.load(prefill_len_ptr + slot)
-    position = tl.load(pos_ptr + start).to(tl.int64) + 1
     draft_sampled_ptr += start + 1
-    drafts = tl.load(draft_sampled_ptr + i, mask=i < tl.minimum(scheduled, K), other=-1)
-    drafted = tl.reduce(tl.where(drafts < 0, i, K_PAD), 0, _min)
-    if position <= prefill_len:
-        drafted = drafted * 0
-
-    key = tl.full((), 0, tl.int64)
-    sample = tl.full((), 0, tl.int64)
-    step = tl.full((), 0, tl.int64)
-    planned = tl.full((), 0, tl.int32)
-    plan_ptr = plans_ptr + version * (K + 5)
-    if lane >= 0:
-        key = tl.load(lanes_ptr + lane * 3)
-        sample = tl.load(lanes_ptr + lane * 3 + 1)
-        step = tl.load(lanes_ptr + lane * 3 + 2)
-        if drafted > 0:
-            thresholds = tl.load(plan_ptr + i, mask=i < K, other=0)
-            mode = tl.load(plan_ptr + K)
-            seed = tl.load(plan_ptr + K + 1)
-            if mode == 0:
-                # The step moves inside its block of eight: three rounds of an affine map and
-                # a shift mod 8. odd = 2 * bits + 1 and add = bits >> 2 need no mask before it.
-                bits = _hash(seed + _BLOCK_SALT, (step >> 3) * _STEP_STRIDE, 0, 0, 1)
-                inside = step & 7
-                j = inside
-                for _ in tl.static_range(3):
-                    j = (j * (2 * bits + 1) + (bits >> 2)) & 7
-                    j = j ^ (j >> 1)
-                    bits = bits >> 5
-                u = ((step - inside + j) * _STEP_STRIDE + key + seed) & _MASK32
-            else:
-                u = _hash(seed, key, step * _STEP_STRIDE, 0, 2)
-            planned = tl.reduce((u < thresholds).to(tl.int32), 0, _sum)
-            if mode == 2:
-                planned = planned * 0
-                entry_ptr = scripts_ptr + tl.load(plan_ptr + K + 3)
-                for _ in range(tl.load(plan_ptr + K + 4).to(tl.int32)):
-                    of = tl.load(entry_ptr)
-                    offset = tl.load(entry_ptr + 1)
-                    length = tl.load(entry_ptr + 2)
-                    count = tl.load(scripts_ptr + offset + step % length).to(tl.int32)
-                    planned = tl.where((of == -1) | (of == key), count, planned)
-                    entry_ptr += 3
+    drafts, drafted, planned, position, lane, version, key, sample, step = decide(
+        start,
+        scheduled,
+        slot,
+        draft_sampled_ptr,
+        pos_ptr,
+        prefill_len_ptr,
+        slots_ptr,
+        lanes_ptr,
+        plans_ptr,
+        scripts_ptr,
+        K,
+        K_PAD,
+    )
     accepted = tl.minimum(planned, drafted)
-    rejected = tl.load(draft_sampled_ptr + accepted, mask=accepted < drafted, other=-1).to(tl.int32)
+    rejected = tl.load(draft_sampled_ptr + accepted, mask=accepted < drafted, other=-1)
+    rejected = rejected.to(tl.int32)
 
     logits_ptr += (start + accepted) * logits_stride
     block_max_ptr += req * NUM_BLOCKS
@@ -241,7 +318,13 @@ def verify_kernel(
     maxima = tl.load(block_max_ptr + row, mask=real, other=float("-inf"), cache_modifier=".cg")
     stats = tl.load(block_stat_ptr + row, mask=real, other=0, cache_modifier=".cg")
     if temperature > 0.0:
-        u = _hash(tl.load(plan_ptr + K + 2), key, sample, (position + accepted) * _STEP_STRIDE, 3)
+        u = _hash(
+            tl.load(plans_ptr + version * (K + 5) + K + 2),
+            key,
+            sample,
+            (position + accepted) * _STEP_STRIDE,
+            3,
+        )
         top = tl.reduce(maxima, 0, _max)
         sums = stats.to(tl.float32, bitcast=True) * _weight(maxima, top)
         shares = (sums.to(tl.float64) * 1073741824.0).to(tl.int64)
@@ -269,24 +352,27 @@ def verify_kernel(
         top = tl.reduce(maxima, 0, _max)
         found = top > float("-inf")
         token = tl.reduce(tl.where(maxima == top, stats, _NOWHERE), 0, _min).to(tl.int64)
-    flags = tl.where(drafted > 0, _VERIFICATION, tl.where(scheduled > 0, _PADDED, _DRAFTLESS))
+    flags = 0
     if found == 0:
+        flags = _NO_ALTERNATIVE
         token = tl.where((rejected >= 0) & (rejected < V), rejected, 0).to(tl.int64)
-        flags = flags | _NO_ALTERNATIVE
-
     tokens = tl.where(i < accepted, drafts, tl.where(i == accepted, token, -1))
     tl.store(sampled_ptr + i, tokens, mask=i <= K)
     tl.store(num_sampled_ptr + req, accepted + 1)
-    if lane >= 0 and drafted > 0:
-        tl.store(lanes_ptr + lane * 3 + 2, step + 1)
-    tl.store(ledger_ptr, lane)
-    tl.store(ledger_ptr + 1, step)
-    tl.store(ledger_ptr + 2, position)
-    tl.store(ledger_ptr + 3, scheduled)
-    tl.store(ledger_ptr + 4, drafted)
-    tl.store(ledger_ptr + 5, planned)
-    tl.store(ledger_ptr + 6, accepted)
-    tl.store(ledger_ptr + 7, version)
-    tl.store(ledger_ptr + 8, flags)
-    tl.store(ledger_ptr + 9, token)
-    tl.store(ledger_ptr + 10 + i, drafts, mask=i < K)
+    log(
+        ledger_ptr,
+        lanes_ptr,
+        flags,
+        token,
+        scheduled,
+        accepted,
+        drafts,
+        drafted,
+        planned,
+        position,
+        lane,
+        version,
+        step,
+        K,
+        K_PAD,
+    )

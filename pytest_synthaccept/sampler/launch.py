@@ -19,9 +19,9 @@ from pytest_synthaccept.sampler.state import SamplerState
 BLOCK = 512
 WARPS = 4
 INTERPRETED_BLOCK = 131_072
-# Programs that one processor of the GPU runs at a time, by their registers. Few rows are cut into
-# that many programs; many rows rather into so small programs that none is long alone.
-PROGRAMS_PER_PROCESSOR = 7
+# Programs that one processor of the GPU runs at a time, and the registers of a thread that let it.
+# Few rows are cut into that many programs; many rows into programs so small that none is long.
+PROGRAMS_PER_PROCESSOR, REGISTERS = 7, 72
 FEWEST_PROGRAMS, SMALL_PROGRAMS = 3, 7  # of a row
 
 
@@ -155,7 +155,7 @@ def _launch(cut: Tiling, tensors: Sequence[torch.Tensor], ledger_row: int, strid
     from_row = (*tensors[:2], ledger[ledger_row:], *tensors[3:])
     # None from Triton's interpreter
     _compiled[key] = verify_kernel[(num_reqs, cut.programs)](
-        *from_row, stride, *cut.constants, num_warps=cut.warps
+        *from_row, stride, *cut.constants, num_warps=cut.warps, maxnreg=REGISTERS
     )
 
 

@@ -184,6 +184,8 @@ class SamplerState:
 
     def mark_proposed(self, idx_mapping: torch.Tensor) -> None:
         """Note that the next drafts of these slots ([num_reqs] int) are made under `version`."""
+        if self.version == 0:
+            return  # `assign` has said so
         self.slot_version.index_fill_(0, idx_mapping.long(), self.version)
 
     def drain(self) -> list[list[int]]:

@@ -191,7 +191,6 @@ def test_rates_become_a_tuple_of_floats() -> None:
         ((0.5,), {"rate": 0.6}, "got the rate twice, 0.5 and rate=0.6; give it once"),
         # not yet
         ((), {"trace": "counts.json"}, f"trace='counts.json' {NOT_YET}"),
-        ((0.5,), {"cost": "faithful"}, "cost='faithful' is not available yet; available: lean"),
     ],
 )
 def test_a_wrong_argument_is_refused_in_one_line(

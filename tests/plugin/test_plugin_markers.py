@@ -76,8 +76,8 @@ def test_registered_with_its_signature(pytester):
             "force what the engines of this test accept. Exactly one of rate (mean "
             "accepted/drafted, 0..1), length (tokens per verification step with the bonus, "
             "1..K+1), rates (unconditional per position, non-increasing, K long), script "
-            "(accepted counts per step, repeated, or request key -> counts) and trace (this and "
-            "cost='faithful' are not available yet). The closest marker wins."
+            "(accepted counts per step, repeated, or request key -> counts) and trace (not "
+            "available yet). The closest marker wins."
         ]
     )
 
