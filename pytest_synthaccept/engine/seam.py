@@ -143,7 +143,8 @@ def rejection_sample(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
     """vLLM's own verdict."""
     from vllm.v1.worker.gpu.spec_decode import rejection_sampler as module
 
-    result: tuple[Any, Any] = module._synthaccept_original(*args, **kwargs)
+    own = getattr(module, "_synthaccept_original", module.rejection_sample)
+    result: tuple[Any, Any] = own(*args, **kwargs)
     return result
 
 

@@ -114,13 +114,12 @@ class Recorder(seam.Hooks):
         from pytest_synthaccept.sampler import note_tokens, override
 
         _, _, draft_sampled, cu_num_logits, pos, idx_mapping, _, _, temperature, *_ = args
-        rows, first = self.state.ledger_rows(len(cu_num_logits) - 1)
-        rows = rows[first : first + len(cu_num_logits) - 1]
+        ledger = self.state.ledger_rows(cu_num_logits.shape[0] - 1)
         batch = (draft_sampled, cu_num_logits, pos, idx_mapping, temperature)
         sampled, num_sampled = seam.overridden(
-            lambda verdict: override(self.state, rows, verdict, *batch), *args, **kwargs
+            lambda verdict: override(self.state, ledger, verdict, *batch), *args, **kwargs
         )
-        note_tokens(self.state, rows, sampled, num_sampled)
+        note_tokens(self.state, ledger, sampled, num_sampled)
         return sampled, num_sampled
 
     def request_added(self, request_id: str, slot: int) -> None:

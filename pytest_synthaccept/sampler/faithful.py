@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
+from pytest_synthaccept.sampler.handles import launch
 from pytest_synthaccept.sampler.kernels import decide, log
 from pytest_synthaccept.sampler.state import SamplerState
 
@@ -45,20 +46,28 @@ class Verdict:
 
 
 @triton.jit
-def _logsumexp(max_ptr, sumexp_ptr, row, num_blocks, BLOCKS_PAD: tl.constexpr):
+def _logsumexp(max_ptr, sumexp_ptr, row, NUM_BLOCKS: tl.constexpr, BLOCKS_PAD: tl.constexpr):
     blocks = tl.arange(0, BLOCKS_PAD)
-    real = blocks < num_blocks
-    maxima = tl.load(max_ptr + row * num_blocks + blocks, mask=real, other=float("-inf"))
-    sums = tl.load(sumexp_ptr + row * num_blocks + blocks, mask=real, other=0.0)
+    real = blocks < NUM_BLOCKS
+    maxima = tl.load(max_ptr + row * NUM_BLOCKS + blocks, mask=real, other=float("-inf"))
+    sums = tl.load(sumexp_ptr + row * NUM_BLOCKS + blocks, mask=real, other=0.0)
     top = tl.reduce(maxima, 0, _max)
     return top + tl.log(tl.reduce(sums * tl.exp(maxima - top), 0, _sum))
 
 
-@triton.jit
+_OF_OVERRIDE = [
+    *("sampled_ptr", "accepted_ptr", "target_max_ptr", "target_argmax_ptr", "target_sumexp_ptr"),
+    *("draft_max_ptr", "draft_sumexp_ptr", "target_logsumexp_ptr", "draft_logsumexp_ptr"),
+    *("ledger_ptr", "cu_num_logits_ptr", "idx_mapping_ptr", "temperature_ptr", "pos_ptr"),
+    *("draft_sampled_ptr", "prefill_len_ptr", "slots_ptr", "lanes_ptr", "plans_ptr"),
+    "scripts_ptr",
+]
+
+
+@triton.jit(do_not_specialize=["ledger_row"], do_not_specialize_on_alignment=_OF_OVERRIDE)
 def override_kernel(
     # [num_reqs, K + 1]
     sampled_ptr,
-    sampled_stride,
     # [num_reqs]
     accepted_ptr,
     # [num_logits, num_blocks]
@@ -75,7 +84,7 @@ def override_kernel(
     target_logsumexp_ptr,
     # [num_reqs]
     draft_logsumexp_ptr,
-    # [num_reqs, 10 + K]: ledger.COLUMNS, draft ids
+    # [chunk_rows, 10 + K]: ledger.COLUMNS, draft ids
     ledger_ptr,
     # [num_reqs + 1]
     cu_num_logits_ptr,
@@ -96,7 +105,9 @@ def override_kernel(
     # [num_versions, K + 5], as `verify_kernel`'s
     plans_ptr,
     scripts_ptr,
-    num_blocks,
+    # the call's first row in the ledger
+    ledger_row,
+    NUM_BLOCKS: tl.constexpr,
     HAS_DRAFT_LOGITS: tl.constexpr,
     K: tl.constexpr,
     K_PAD: tl.constexpr,
@@ -108,7 +119,7 @@ def override_kernel(
     the engine, be it the rejected draft itself; above, the engine resamples.
     """
     req = tl.program_id(0).to(tl.int64)
-    ledger_ptr += req * (10 + K)
+    ledger_ptr += (ledger_row + req) * (10 + K)
     start = tl.load(cu_num_logits_ptr + req).to(tl.int64)
     scheduled = tl.load(cu_num_logits_ptr + req + 1).to(tl.int64) - start - 1
     if scheduled < 0:
@@ -133,24 +144,24 @@ def override_kernel(
     )
     accepted = tl.minimum(planned, drafted)
     i = tl.arange(0, K_PAD)
-    sampled_ptr += req * sampled_stride
+    sampled_ptr += req * (K + 1)
     tl.store(sampled_ptr + i, drafts.to(tl.int64), mask=i < accepted)
     tl.store(accepted_ptr + req, accepted)
     if accepted < scheduled:
         row = start + accepted
         if temperature == 0.0:
             blocks = tl.arange(0, BLOCKS_PAD)
-            at = row * num_blocks + blocks
-            maxima = tl.load(target_max_ptr + at, mask=blocks < num_blocks, other=float("-inf"))
-            tokens = tl.load(target_argmax_ptr + at, mask=blocks < num_blocks, other=0)
+            at = row * NUM_BLOCKS + blocks
+            maxima = tl.load(target_max_ptr + at, mask=blocks < NUM_BLOCKS, other=float("-inf"))
+            tokens = tl.load(target_argmax_ptr + at, mask=blocks < NUM_BLOCKS, other=0)
             top = tl.reduce(maxima, 0, _max)
             token = tl.reduce(tl.where(maxima == top, tokens, 0x7FFFFFFF), 0, _min)
             tl.store(sampled_ptr + accepted, token)
         else:
-            lse = _logsumexp(target_max_ptr, target_sumexp_ptr, row, num_blocks, BLOCKS_PAD)
+            lse = _logsumexp(target_max_ptr, target_sumexp_ptr, row, NUM_BLOCKS, BLOCKS_PAD)
             tl.store(target_logsumexp_ptr + req, lse)
             if HAS_DRAFT_LOGITS:
-                lse = _logsumexp(draft_max_ptr, draft_sumexp_ptr, row, num_blocks, BLOCKS_PAD)
+                lse = _logsumexp(draft_max_ptr, draft_sumexp_ptr, row, NUM_BLOCKS, BLOCKS_PAD)
                 tl.store(draft_logsumexp_ptr + req, lse)
     log(
         ledger_ptr,
@@ -171,28 +182,31 @@ def override_kernel(
     )
 
 
-@triton.jit
+@triton.jit(
+    do_not_specialize=["ledger_row"],
+    do_not_specialize_on_alignment=["ledger_ptr", "sampled_ptr", "num_sampled_ptr"],
+)
 def note_tokens_kernel(
-    # [num_reqs, 10 + K]
+    # [chunk_rows, 10 + K]
     ledger_ptr,
     # [num_reqs, K + 1]
     sampled_ptr,
-    sampled_stride,
     # [num_reqs]
     num_sampled_ptr,
+    # the call's first row in the ledger
+    ledger_row,
     K: tl.constexpr,
 ):
     """Log the token that ends each row. Grid: (num_reqs,)."""
     req = tl.program_id(0).to(tl.int64)
     last = tl.load(num_sampled_ptr + req) - 1
-    token = tl.load(sampled_ptr + req * sampled_stride + last, mask=last >= 0, other=-1)
-    tl.store(ledger_ptr + req * (10 + K) + 9, token)
+    token = tl.load(sampled_ptr + req * (K + 1) + last, mask=last >= 0, other=-1)
+    tl.store(ledger_ptr + (ledger_row + req) * (10 + K) + 9, token)
 
 
 def override(
     state: SamplerState,
-    # [num_reqs, 10 + K]
-    ledger_rows: torch.Tensor,
+    ledger: tuple[torch.Tensor, int],
     verdict: Verdict,
     # [num_logits]
     draft_sampled: torch.Tensor,
@@ -207,14 +221,14 @@ def override(
 ) -> None:
     """To be called between the engine's comparison and its resampling, on their stream.
 
-    The arguments after `verdict` are those of `rejection_sample` of that name; `ledger_rows`
-    come from `SamplerState.ledger_rows`.
+    The arguments after `verdict` are those of `rejection_sample` of that name; `ledger` is what
+    `SamplerState.ledger_rows` gave for num_reqs rows.
     """
     k = state.num_speculative_tokens
     num_blocks = verdict.target_max.shape[1]
-    override_kernel[(len(ledger_rows),)](
+    pads = triton.next_power_of_2(k + 1), triton.next_power_of_2(num_blocks)
+    tensors = (
         verdict.sampled,
-        verdict.sampled.stride(0),
         verdict.accepted,
         verdict.target_max,
         verdict.target_argmax,
@@ -223,7 +237,7 @@ def override(
         verdict.draft_sumexp,
         verdict.target_logsumexp,
         verdict.draft_logsumexp,
-        ledger_rows,
+        ledger[0],
         cu_num_logits,
         idx_mapping,
         temperature,
@@ -234,30 +248,22 @@ def override(
         state.lanes,
         state.plans,
         state.scripts,
-        num_blocks,
-        HAS_DRAFT_LOGITS=verdict.has_draft_logits,
-        K=k,
-        K_PAD=triton.next_power_of_2(k + 1),
-        BLOCKS_PAD=triton.next_power_of_2(num_blocks),
-        num_warps=1,
     )
+    constants = (num_blocks, verdict.has_draft_logits, k, *pads)
+    grid = (len(verdict.accepted), 1)
+    launch(override_kernel, grid, tensors, (ledger[1],), constants, num_warps=1)
 
 
 def note_tokens(
     state: SamplerState,
-    # [num_reqs, 10 + K]
-    ledger_rows: torch.Tensor,
+    ledger: tuple[torch.Tensor, int],
     # [num_reqs, K + 1]
     sampled: torch.Tensor,
     # [num_reqs]
     num_sampled: torch.Tensor,
 ) -> None:
     """Complete the rows that `override` logged, from the engine's result."""
-    note_tokens_kernel[(len(ledger_rows),)](
-        ledger_rows,
-        sampled,
-        sampled.stride(0),
-        num_sampled,
-        K=state.num_speculative_tokens,
-        num_warps=1,
-    )
+    tensors = (ledger[0], sampled, num_sampled)
+    constants = (state.num_speculative_tokens,)
+    grid = (len(num_sampled), 1)
+    launch(note_tokens_kernel, grid, tensors, (ledger[1],), constants, num_warps=1)

@@ -184,13 +184,13 @@ _ANY_ALIGNMENT = [
 ]
 
 
-@triton.jit(do_not_specialize_on_alignment=_ANY_ALIGNMENT)
+@triton.jit(do_not_specialize=["ledger_row"], do_not_specialize_on_alignment=_ANY_ALIGNMENT)
 def verify_kernel(
     # [num_reqs, K + 1]
     sampled_ptr,
     # [num_reqs]
     num_sampled_ptr,
-    # [num_reqs, 10 + K]: ledger.COLUMNS, draft ids
+    # [chunk_rows, 10 + K]: ledger.COLUMNS, draft ids
     ledger_ptr,
     # [num_reqs, num_blocks]
     block_max_ptr,
@@ -221,6 +221,8 @@ def verify_kernel(
     # [num_logits, V]
     logits_ptr,
     logits_stride,
+    # the call's first row in the ledger
+    ledger_row,
     V: tl.constexpr,
     K: tl.constexpr,
     K_PAD: tl.constexpr,
@@ -254,7 +256,7 @@ def verify_kernel(
     slot = tl.load(idx_mapping_ptr + req).to(tl.int64)
     i = tl.arange(0, K_PAD)
     sampled_ptr += req * (K + 1)
-    ledger_ptr += req * (10 + K)
+    ledger_ptr += (ledger_row + req) * (10 + K)
     if scheduled < 0:
         if part == 0:
             tl.store(sampled_ptr + i, tl.full((K_PAD,), -1, tl.int64), mask=i <= K)

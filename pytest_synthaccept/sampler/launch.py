@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 import triton
-from triton.runtime import driver
 
 from pytest_synthaccept.errors import EngineError
+from pytest_synthaccept.sampler.handles import launch
 from pytest_synthaccept.sampler.kernels import verify_kernel
 from pytest_synthaccept.sampler.state import SamplerState
 
@@ -130,33 +129,17 @@ def rejection_sample(
         state.scripts,
         target_logits,
     )
-    _launch(cut, tensors, ledger_row, target_logits.stride(0))
-    return sampled, num_sampled
-
-
-def _launch(cut: Tiling, tensors: Sequence[torch.Tensor], ledger_row: int, stride: int) -> None:
-    """Launch the kernel; after the first time with the same kinds of arguments by its handle.
-
-    Triton's own launch looks at each argument anew, which takes longer than the kernel. What it
-    compiles for is in the key: data types, constants, and whether a row can be read in wide loads.
-    """
-    num_reqs, ledger, logits = tensors[0].shape[0], tensors[2], tensors[-1]
-    special = (logits.data_ptr() % 16 == 0, stride % 16 == 0, stride == 1)
-    key = (cut.constants, special, *[t.dtype for t in tensors])
-    compiled = _compiled.get(key)
-    if compiled is not None:
-        pointers = [t.data_ptr() for t in tensors]
-        pointers[2] += ledger_row * ledger.stride(0) * ledger.itemsize
-        stream = driver.active.get_current_stream(logits.device.index)
-        grid = (num_reqs, cut.programs, 1)
-        handle = (compiled.function, compiled.packed_metadata, None, None, None)
-        compiled.run(*grid, stream, *handle, *pointers, stride, *cut.constants)
-        return
-    from_row = (*tensors[:2], ledger[ledger_row:], *tensors[3:])
-    # None from Triton's interpreter
-    _compiled[key] = verify_kernel[(num_reqs, cut.programs)](
-        *from_row, stride, *cut.constants, num_warps=cut.warps, maxnreg=REGISTERS
+    # The kernel reads wide where every logits row starts at a multiple of 16 bytes.
+    stride = target_logits.stride(0)
+    special = (target_logits.data_ptr() % 16 == 0, stride % 16 == 0, stride == 1)
+    launch(
+        verify_kernel,
+        (num_reqs, cut.programs),
+        tensors,
+        (stride, ledger_row),
+        cut.constants,
+        special,
+        num_warps=cut.warps,
+        maxnreg=REGISTERS,
     )
-
-
-_compiled: dict[tuple[Any, ...], Any] = {}
+    return sampled, num_sampled

@@ -1,5 +1,8 @@
 """A decision depends on (seed, request key, step) alone: not on batch, slot, process or rank."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 pytestmark = pytest.mark.acceptance_rate(0.5, seed=11)
@@ -76,3 +79,14 @@ def test_another_seed_decides_otherwise(spec_engine, prompts, reference, decisio
     spec_engine.set_acceptance(0.5, seed=12)
     other = decision_table(spec_engine.generate(prompts, max_tokens=TOKENS))
     assert other != decision_table(reference)
+
+
+@pytest.mark.parametrize("sampling", ["exact", "random"])
+def test_the_same_on_every_device(spec_engine, prompts, decision_table, sampling):
+    """The file is what the kernels decided in Triton's interpreter; it binds every GPU."""
+    spec_engine.set_acceptance(0.5, seed=11, sampling=sampling)
+    table = decision_table(spec_engine.generate(prompts, max_tokens=TOKENS))
+    written = json.loads(Path(__file__).with_name("decisions.json").read_text())[sampling]
+    assert len(table) > 100
+    for (key, step), (planned, _) in table.items():
+        assert planned == int(written[str(key)][step]), (key, step)

@@ -123,8 +123,7 @@ def verdicts(drafts, script, *, temperature, draft_logits=False, prefill_len=0):
     slots, temperatures = ints(range(n)), torch.full((n,), temperature, device=device)
     of_drafts = torch.zeros(n, K, V, device=device) if draft_logits else None
     seeds = ints([5] * n, torch.int64)
-    chunk, first = state.ledger_rows(n)
-    ledger = chunk[first : first + n]
+    ledger = state.ledger_rows(n)
     args = (logits, of_drafts, ids, cu, pos, slots, ints(rows), ints(local), temperatures, seeds, K)
     batch = (ids, cu, pos, slots, temperatures)
     sampled, num_sampled = seam.overridden(

@@ -98,8 +98,7 @@ def test_a_call_allocates_its_two_outputs_and_waits_for_nothing(no_kernels):
     scratch = [t.data_ptr() for t in state.scratch(2, 1)]
     with recorded_operators() as names:
         rejection_sample(state, *arguments)
-    # The interpreter takes tensors, not addresses: there the ledger's row is a slice.
-    assert names == ["new_empty", "new_empty", *["slice"] * (DEVICE == "cpu")]
+    assert names == ["new_empty", "new_empty"]
     assert [t.data_ptr() for t in state.scratch(1, 1)] == scratch
 
 
