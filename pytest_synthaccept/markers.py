@@ -25,6 +25,7 @@ LINE = (
 
 # Fixtures that hand out engines with the test's plan; a marker is for tests that use one.
 ENGINE_FIXTURES = ("spec_engine", "spec_engine_factory", "spec_benchmark", "spec_server")
+BENCHMARK_FIXTURE = "spec_benchmark"
 SEED_FIXTURE, PATTERN_FIXTURE = "spec_seed", "spec_pattern"
 RATE_FIXTURE = "_spec_rate"  # carries a value of --acceptance-rate to the test
 
@@ -84,7 +85,12 @@ def request_of(item: pytest.Item, rate: float | None) -> tuple[AcceptanceRequest
 
     if mark := closest(item):
         where = _where(item, mark)
-        return AcceptanceRequest.parse(mark.args, mark.kwargs, where=where), where
+        keywords = dict(mark.kwargs)
+        if BENCHMARK_FIXTURE in getattr(item, "fixturenames", ()) and not keywords.get("lossless"):
+            from pytest_synthaccept.bench.workload import COST
+
+            keywords.setdefault("cost", COST)
+        return AcceptanceRequest.parse(mark.args, keywords, where=where), where
     if rate is not None:
         where = f"{item.nodeid} {options.settings(item.config).place('rates')}"
         return AcceptanceRequest.parse((rate,), {}, where=where), where

@@ -247,7 +247,8 @@ class LiveRun(SpecRun):
         __tracebackhide__ = True
         self._require_open()
         with self._fatal(), quiet():
-            answers = drive(self._engine.llm, self.requests, section)
+            tokens = sum(request.prompt_len + request.limit for request in self.requests)
+            answers = drive(self._engine.llm, tokens, section)
         self._take(answers)
 
     def abort(self, key: int) -> None:

@@ -10,20 +10,18 @@ from pytest_synthaccept.engine import core_seam, seam
 from pytest_synthaccept.engine.config import EngineConfig
 from pytest_synthaccept.engine.start import quiet, start
 from pytest_synthaccept.errors import EngineError
-from pytest_synthaccept.run import Request, Work
+from pytest_synthaccept.run import Work
 
 SPARE_STEPS = 1000
 
 
-def drive(
-    llm: Any, requests: Sequence[Request], section: AbstractContextManager[None]
-) -> list[Any]:
+def drive(llm: Any, tokens: int, section: AbstractContextManager[None]) -> list[Any]:
     """Step the engine inside ``section`` until nothing is unfinished: its answers, in order.
 
-    EngineError where it takes more steps than there are tokens, by far.
+    EngineError where it takes more steps than the ``tokens`` it has to compute, by far.
     """
     engine = llm.llm_engine
-    most = SPARE_STEPS + sum(r.prompt_len + r.limit for r in requests)
+    most = SPARE_STEPS + tokens
     answers: list[Any] = []
     with section:
         for _ in range(most):
@@ -55,7 +53,6 @@ class PlainEngine:
         self,
         prompts: Sequence[list[int]],
         params: Sequence[Any],
-        requests: Sequence[Request],
         section: AbstractContextManager[None],
     ) -> tuple[list[list[int]], Work]:
         """Run the prompts to the end, inside ``section``: their outputs, and the work of it."""
@@ -68,7 +65,8 @@ class PlainEngine:
                 if refusal := seam.add_request(self.llm, request_id, prompt, one):
                     raise EngineError(f"vLLM refuses prompt {i}: {refusal}")
                 places[request_id] = i
-            answers = drive(self.llm, requests, section)
+            tokens = sum(len(p) + one.max_tokens for p, one in zip(prompts, params, strict=True))
+            answers = drive(self.llm, tokens, section)
         outputs: list[list[int]] = [[] for _ in prompts]
         for answer in answers:
             outputs[places[answer.request_id]] = list(answer.outputs[0].token_ids)
