@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 DEVICES = ("auto", "cpu", "cuda")
 METHOD = "eagle"
 UPDATES = ("new", "all")
+GATE_FIELDS = ("baseline", "fail", "update")
 
 
 def _rates(text: str) -> tuple[float, ...]:
@@ -367,6 +368,7 @@ def header(config: pytest.Config) -> str | None:
     values = (
         f"{field}={text}" + (f" (from {now.given[field]})" if field in now.given else "")
         for field, text in now.shown.items()
+        if field in now.given or field not in GATE_FIELDS
     )
     return f"synthaccept: {', '.join(values)}"
 

@@ -28,6 +28,19 @@ def median(values: Sequence[float]) -> float:
     return (ordered[middle - 1] + ordered[middle]) / 2
 
 
+def undisturbed(seconds: Sequence[float]) -> float:
+    """The lower decile of the times of equal work: what it takes where nothing else runs.
+
+    Other work on the machine only ever adds to a time, to some rounds much and to others
+    nothing: on a busy machine medians wander by a factor, and this does not.
+    """
+    ordered = sorted(seconds)
+    place = 0.1 * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
 def bootstrap(
     rounds: int,
     statistic: Callable[[Sequence[int]], float],
@@ -37,8 +50,7 @@ def bootstrap(
 ) -> Interval:
     """The ``statistic`` of a list of round numbers, and its percentile interval.
 
-    Whole rounds are drawn, so what slows all cells of a round alike cancels in their ratios;
-    and in runs of neighbours, as a machine is slow for longer than a round.
+    Whole rounds are drawn, and in runs of neighbours, as a machine is slow for longer than one.
     """
     draw = random.Random(seed)
     block = max(1, round(rounds ** (1 / 3)))

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from pytest_synthaccept.bench import bootstrap as stats
-from pytest_synthaccept.bench.bootstrap import Interval, bootstrap, median
+from pytest_synthaccept.bench.bootstrap import Interval, bootstrap, undisturbed
 from pytest_synthaccept.bench.table import curve_table, show_interval, show_rate
 from pytest_synthaccept.errors import BenchmarkError, Inconclusive
 from pytest_synthaccept.run import Work
@@ -40,8 +40,8 @@ class Curve:
     """Speed as a function of acceptance.
 
     ``cells`` in ascending order of their rates; ``tokens`` committed by each cell in a round.
-    All estimates are medians over rounds, of values taken within one round: what slows a whole
-    round down does not show in a speedup. ``not_measured`` says why nothing was, if so.
+    All estimates are of ``undisturbed`` times: as the rounds are interleaved, a calm spell of
+    the machine is one for all cells. ``not_measured`` says why nothing was timed, if so.
     """
 
     cells: tuple[Cell, ...]
@@ -107,7 +107,7 @@ class Curve:
         step = self._verification_cost(every)
         if not math.isnan(draft := self._draft_cost(every)):
             step += self.num_speculative_tokens * draft
-        return median(self.baseline.seconds) / (cell.steps * step)
+        return undisturbed(self.baseline.seconds) / (cell.steps * step)
 
     # --- assertions ---
 
@@ -187,8 +187,8 @@ class Curve:
         return bootstrap(self.rounds, statistic)
 
     def _speedups(self, rounds: Sequence[int]) -> list[float]:
-        base = self.baseline.seconds
-        return [median([base[i] / cell.seconds[i] for i in rounds]) for cell in self.cells]
+        base = _best(self.baseline.seconds, rounds)
+        return [base / _best(cell.seconds, rounds) for cell in self.cells]
 
     def _break_even(self, rounds: Sequence[int]) -> float:
         return stats.crossing(self.rates, stats.non_decreasing(self._speedups(rounds)), 1.0)
@@ -196,12 +196,14 @@ class Curve:
     def _draft_cost(self, rounds: Sequence[int]) -> float:
         if not all(cell.draft_seconds for cell in self.cells):
             return math.nan
-        spent = [median([cell.draft_seconds[i] for i in rounds]) for cell in self.cells]
+        spent = [_best(cell.draft_seconds, rounds) for cell in self.cells]
         return stats.slope([c.steps * self.num_speculative_tokens for c in self.cells], spent)
 
     def _verification_cost(self, rounds: Sequence[int]) -> float:
         spent = [
-            median([c.seconds[i] - (c.draft_seconds[i] if c.draft_seconds else 0) for i in rounds])
+            _best([t - d for t, d in zip(c.seconds, c.draft_seconds, strict=True)], rounds)
+            if c.draft_seconds
+            else _best(c.seconds, rounds)
             for c in self.cells
         ]
         return stats.slope([cell.steps for cell in self.cells], spent)
@@ -233,8 +235,11 @@ class Curve:
 
 
 def _per_step(cells: Sequence[Cell], rounds: Sequence[int]) -> float:
-    steps = sum(cell.steps for cell in cells)
-    return median([sum(cell.seconds[i] for cell in cells) / steps for i in rounds])
+    return sum(_best(cell.seconds, rounds) for cell in cells) / sum(cell.steps for cell in cells)
+
+
+def _best(seconds: Sequence[float], rounds: Sequence[int]) -> float:
+    return undisturbed([seconds[i] for i in rounds])
 
 
 def _list(rates: Sequence[float]) -> str:

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pytest_synthaccept.bench import identity
-from pytest_synthaccept.bench.bootstrap import bootstrap, median
+from pytest_synthaccept.bench.bootstrap import bootstrap, undisturbed
 from pytest_synthaccept.bench.curve import Curve
-from pytest_synthaccept.bench.gate import Entry
+from pytest_synthaccept.bench.gate import Entry, entry_of
 from pytest_synthaccept.bench.meter import Meter
 from pytest_synthaccept.bench.sweep import RATES, ROUNDS, Sweep, check_rounds, meter_for
 from pytest_synthaccept.bench.workload import COST, TOKENS, Workload, realised
@@ -93,12 +93,12 @@ class SpecBenchmark:
         step_seconds = None
         if stats := self.benchmark.stats:
             times = list(stats.stats.data)
-            found = median(times)
             step_seconds = bootstrap(
-                len(times), lambda rounds: median([times[i] for i in rounds]) / steps
+                len(times), lambda rounds: undisturbed([times[i] for i in rounds]) / steps
             )
             self.extra_info.update(
-                tokens_per_second=workload.total / found, step_seconds=found / steps
+                tokens_per_second=workload.total / (step_seconds.value * steps),
+                step_seconds=step_seconds.value,
             )
         self._keep(
             Entry(
@@ -141,18 +141,9 @@ class SpecBenchmark:
         curve = sweep.curve(self._not_measured)
         measured = not self._not_measured
         self.extra_info.update(curve=curve.to_dict() if measured else None)
-        cells = {f"rate {cell.rate:g}": cell.work for cell in curve.cells}
-        self._keep(
-            Entry(
-                same=identity.same(self.engine, workload, plan),
-                clock={"device": self.extra_info["device"]},
-                work=cells | {"without speculation": curve.baseline.work},
-                step_seconds=curve.step_seconds() if measured else None,
-                break_even=curve.break_even if measured else None,
-                speedup={r: curve.speedup(r) for r in curve.rates} if measured else {},
-            ),
-            curve if measured else None,
-        )
+        same = identity.same(self.engine, workload, plan)
+        entry = entry_of(curve, same=same, clock={"device": self.extra_info["device"]})
+        self._keep(entry, curve if measured else None)
         return curve
 
     def _describe(self, workload: Workload, plan: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pytest_synthaccept.bench.bootstrap import Interval, at
 from pytest_synthaccept.bench.expression import (
@@ -21,6 +21,9 @@ from pytest_synthaccept.bench.expression import (
 )
 from pytest_synthaccept.bench.table import show_interval, show_number, show_rate, show_seconds
 from pytest_synthaccept.run import Work
+
+if TYPE_CHECKING:
+    from pytest_synthaccept.bench.curve import Curve
 
 PASSED, REGRESSED, NOISY, REFUSED, MISSING = "passed", "regressed", "noisy", "refused", "missing"
 ADVICE = "measure more rounds, on a machine with nothing else, or allow more"
@@ -41,6 +44,20 @@ class Entry:
     step_seconds: Interval | None = None
     break_even: Interval | None = None
     speedup: Mapping[float, Interval] = field(default_factory=dict)
+
+
+def entry_of(curve: Curve, *, same: Mapping[str, Any], clock: Mapping[str, Any]) -> Entry:
+    """What the gate knows of a sweep; without its times where nothing was timed."""
+    cells = {f"rate {cell.rate:g}": cell.work for cell in curve.cells}
+    measured = not curve.not_measured
+    return Entry(
+        same=same,
+        clock=clock,
+        work=cells | {"without speculation": curve.baseline.work},
+        step_seconds=curve.step_seconds() if measured else None,
+        break_even=curve.break_even if measured else None,
+        speedup={rate: curve.speedup(rate) for rate in curve.rates} if measured else {},
+    )
 
 
 class Verdict(NamedTuple):

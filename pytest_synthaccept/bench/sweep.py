@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_synthaccept.run import SpecRun
 
 RATES = (0.0, 0.25, 0.5, 0.75, 1.0)
-ROUNDS = 11
+ROUNDS = 15
 
 
 def meter_for(engine: SpecEngine, meter: Meter | None = None) -> Meter:

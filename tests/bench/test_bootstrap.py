@@ -15,6 +15,7 @@ from pytest_synthaccept.bench.bootstrap import (
     median,
     non_decreasing,
     slope,
+    undisturbed,
 )
 
 numbers = st.lists(st.floats(-100, 100), min_size=1, max_size=12)
@@ -76,6 +77,19 @@ def test_same_rounds_same_interval():
 
 def test_a_round_that_counts_once_has_no_width():
     assert bootstrap(1, lambda ids: 5.0) == (5.0, 5.0, 5.0)
+
+
+def test_undisturbed():
+    assert undisturbed([7.0]) == 7.0
+    assert undisturbed([1.0, 2.0, 99.0]) == pytest.approx(1.2)
+    assert undisturbed([5.0] * 3 + [80.0] * 8) == 5.0
+
+
+def test_undisturbed_does_not_wander_on_a_busy_machine():
+    """Most rounds are slowed by up to a factor of 4; a few are not."""
+    draw = random.Random(0)
+    found = [undisturbed([1 + max(0, draw.uniform(-1, 3)) for _ in range(15)]) for _ in range(200)]
+    assert sum(value < 1.3 for value in found) > 190
 
 
 @pytest.mark.parametrize("rounds", [9, 15])

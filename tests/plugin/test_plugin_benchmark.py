@@ -63,7 +63,7 @@ def test_a_sweep(bench, clean):
     result = clean(bench.runpytest("--benchmark-json=out.json", "-W", "error"))
     result.assert_outcomes(passed=1)
     (found,) = json.loads((bench.path / "out.json").read_text())["benchmarks"]
-    assert found["stats"]["rounds"] == 11
+    assert found["stats"]["rounds"] == 15
     steps = sum([120, 48, 30])
     assert found["stats"]["median"] == pytest.approx(120 * 0.010 + steps * 0.023, abs=1e-6)
     assert [cell["rate"] for cell in found["extra_info"]["curve"]["cells"]] == [0.0, 0.5, 1.0]
