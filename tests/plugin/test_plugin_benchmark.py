@@ -115,6 +115,19 @@ def test_the_tests_own_marker_keeps_its_say(bench):
     result.stdout.fnmatch_lines(["*benchmark 'mine': 1 tests*"])
 
 
+def test_calibration(bench, monkeypatch):
+    """A run too short for one reading of the clock is repeated within a round."""
+    monkeypatch.setenv("SLOW", "1e-7")
+    mark = "@pytest.mark.benchmark(max_time=1e-4)"
+    bench.makepyfile(test_it=SINGLE.replace("@pytest.mark.acc", f"{mark}\n@pytest.mark.acc"))
+    bench.runpytest("--benchmark-json=out.json").assert_outcomes(passed=1)
+    (found,) = json.loads((bench.path / "out.json").read_text())["benchmarks"]
+    assert found["stats"]["iterations"] >= 40
+    assert found["stats"]["rounds"] >= 5
+    # A round reads the timer once more than it starts: a nanosecond over all its iterations.
+    assert found["stats"]["median"] == pytest.approx(48 * 0.023e-7, abs=0.1e-9)
+
+
 def test_a_timer_of_the_tests_own_wins(bench):
     bench.makepyfile(
         test_it="import time\n"
