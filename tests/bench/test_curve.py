@@ -109,6 +109,15 @@ def test_a_rate_slower_than_the_one_before():
         curve.assert_monotone()
 
 
+def test_an_estimate_below_is_not_enough():
+    """The interval must be: its far end may be the truth."""
+    curve = make_curve(noise=0.2)
+    value, _, high = curve.break_even
+    with pytest.raises(Inconclusive):
+        curve.assert_break_even_below((value + high) / 2)
+    curve.assert_break_even_below(high + 0.001)
+
+
 ADVICE = "measure more rounds (rounds=) or more tokens (tokens=), on a machine with nothing else"
 
 

@@ -267,6 +267,15 @@ def test_comparisons_without_our_benchmarks_are_left_alone(bench, clean):
     assert "synthaccept" not in json.loads(saved.read_text())["machine_info"]
 
 
+def test_a_comparison_with_several_runs_of_which_one_is_not_ours(bench, clean):
+    bench.makepyfile(test_it=SINGLE, test_other="def test_other(benchmark): benchmark(int)")
+    bench.runpytest("--benchmark-save=ours", "test_it.py").assert_outcomes(passed=1)
+    bench.runpytest("--benchmark-save=theirs", "test_other.py").assert_outcomes(passed=1)
+    result = clean(bench.runpytest("--benchmark-compare=*", "-W", "error"))
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines_random(["test_single (NOW) *", "test_other (NOW) *"])
+
+
 # --- xdist ---
 
 
