@@ -201,9 +201,7 @@ class SpecEngine:
         if self._open is not None:
             raise EngineError("a run of this engine is open already; leave its with block first")
         self._run_number += 1
-        return LiveRun(
-            self, self._run_number, lossless=lossless, cost=self.cost, timed=timed
-        )
+        return LiveRun(self, self._run_number, lossless=lossless, cost=self.cost, timed=timed)
 
     def without_speculation(self) -> PlainEngine:
         """An engine of the same target and arguments that drafts nothing, live as long as this."""
