@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_synthaccept.errors import BenchmarkError
-from pytest_synthaccept.markers import BENCHMARK_FIXTURE
+from pytest_synthaccept.markers import BENCHMARK_FIXTURE, closest
 
 if TYPE_CHECKING:
     from pytest_synthaccept.bench.curve import Curve
@@ -89,6 +89,7 @@ class _WithPytestBenchmark:
     ) -> SpecBenchmark:
         """Times an engine at this test's acceptance, or sweeps rates; see ``SpecBenchmark``."""
         from pytest_synthaccept.bench.fixture import SpecBenchmark
+        from pytest_synthaccept.bench.workload import COST
 
         item, config = request.node, request.config
         if why := _not_measured(config, benchmark):
@@ -97,8 +98,12 @@ class _WithPytestBenchmark:
         def keep(entry: Entry, curve: Curve | None) -> None:
             item.stash[FOUND] = Measured(entry, curve)
 
+        engine = spec_engine_factory()
+        mark = closest(item)
+        if mark is None or "cost" not in mark.kwargs:
+            engine.cost = COST
         return SpecBenchmark(
-            spec_engine_factory(),
+            engine,
             benchmark,
             item.stash[METER],
             not_measured=why,

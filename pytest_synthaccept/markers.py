@@ -85,12 +85,7 @@ def request_of(item: pytest.Item, rate: float | None) -> tuple[AcceptanceRequest
 
     if mark := closest(item):
         where = _where(item, mark)
-        keywords = dict(mark.kwargs)
-        if BENCHMARK_FIXTURE in getattr(item, "fixturenames", ()) and not keywords.get("lossless"):
-            from pytest_synthaccept.bench.workload import COST
-
-            keywords.setdefault("cost", COST)
-        return AcceptanceRequest.parse(mark.args, keywords, where=where), where
+        return AcceptanceRequest.parse(mark.args, mark.kwargs, where=where), where
     if rate is not None:
         where = f"{item.nodeid} {options.settings(item.config).place('rates')}"
         return AcceptanceRequest.parse((rate,), {}, where=where), where

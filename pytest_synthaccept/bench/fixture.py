@@ -12,7 +12,7 @@ from pytest_synthaccept.bench.curve import Curve
 from pytest_synthaccept.bench.gate import Entry, entry_of
 from pytest_synthaccept.bench.meter import Meter
 from pytest_synthaccept.bench.sweep import RATES, ROUNDS, Sweep, check_rounds, meter_for
-from pytest_synthaccept.bench.workload import COST, TOKENS, Workload, realised
+from pytest_synthaccept.bench.workload import TOKENS, Workload, realised
 from pytest_synthaccept.errors import BenchmarkError
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ class SpecBenchmark:
         __tracebackhide__ = True
         check_rounds(rounds)
         workload = Workload.of(self.engine, prompts, requests, tokens, sampling_params)
-        sweep = Sweep(self.engine, rates, workload, self._meter, law=law, seed=seed)
+        asked: dict[str, Any] = {"law": law, "seed": seed, "cost": self.engine.cost}
+        sweep = Sweep(self.engine, rates, workload, self._meter, **asked)
         plan = f"sweep of {', '.join(map(repr, sweep.rates))} ({law}, seed {seed})"
         self._require_comparable(plan)
         sweep.warm_up()
@@ -150,7 +151,7 @@ class SpecBenchmark:
         self.extra_info.update(
             plan=plan,
             plan_version=identity.PLAN_VERSION,
-            cost=COST,
+            cost=self.engine.cost,
             tokens=workload.total,
             requests=len(workload.prompts),
             device=identity.device_name(),

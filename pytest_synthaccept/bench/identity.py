@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_synthaccept.acceptance.sequence import VERSION
-from pytest_synthaccept.bench.workload import COST
 
 if TYPE_CHECKING:
     from pytest_synthaccept.bench.workload import Workload
@@ -56,7 +55,7 @@ def same(engine: SpecEngine, workload: Workload, plan: str) -> dict[str, Any]:
     return {
         "plan": plan,
         "plan_version": PLAN_VERSION,
-        "cost": COST,
+        "cost": engine.cost,
         "lossless": engine.lossless,
         "model": "tiny" if model is None else Path(model).name,
         "method": engine.info["method"],

@@ -69,12 +69,13 @@ class Sweep:
         *,
         law: str = "geometric",
         seed: int = 0,
+        cost: str = COST,
     ) -> None:
         self.rates = _checked(rates)
         self.workload = workload
         self.about: dict[str, Any] = {}
         self._engine, self._meter = engine, meter
-        self._law, self._seed = law, seed
+        self._plan = {"law": law, "seed": seed, "cost": cost}
         self._order = random.Random(0)
         self._forget()
 
@@ -97,14 +98,14 @@ class Sweep:
         __tracebackhide__ = True
         cells: list[float | None] = [None, *self.rates]
         self._order.shuffle(cells)
-        before = self._engine.plan
+        before, cost = self._engine.plan, self._engine.cost
         for rate in cells:
             if rate is None:
                 work = self.workload.run_plain(self._engine, self._meter, self._seconds[None])
                 self._note(None, work)
             else:
                 self._run(rate)
-        self._engine.plan = None
+        self._engine.plan, self._engine.cost = None, cost
         if before is not None:
             self._engine.set_acceptance(before)
 
@@ -113,7 +114,7 @@ class Sweep:
         with warnings.catch_warnings():
             # Draft 1 is certain from some rate on: no harm to a measurement.
             warnings.simplefilter("ignore")
-            self._engine.set_acceptance(rate, law=self._law, seed=self._seed, cost=COST)
+            self._engine.set_acceptance(rate, **self._plan)
         run = self.workload.run(
             self._engine, self._meter, self._seconds[rate], self._last.get(rate)
         )

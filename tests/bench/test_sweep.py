@@ -16,6 +16,7 @@ class Engine:
     def __init__(self, place="in process"):
         self.info = {"engine_core": place}
         self.num_speculative_tokens = 3
+        self.cost = "lean"
         self.runs, self.plan, self.rate, self.told = [], None, None, []
 
     def set_acceptance(self, rate, **keywords):
@@ -105,4 +106,4 @@ def test_work_that_cannot_be_exact_is_not_known():
 def test_the_law_and_the_seed_reach_the_engine(law):
     engine = Engine()
     Sweep(engine, [0.5], Workload(), None, law=law, seed=7).round()
-    assert [(told["law"], told["seed"]) for told in engine.told] == [(law, 7)]
+    assert engine.told == [{"law": law, "seed": 7, "cost": "faithful"}]

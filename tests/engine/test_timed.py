@@ -93,9 +93,10 @@ def test_async_scheduling_counts_alike_every_time(spec_engine_factory, workload)
 
 @pytest.mark.acceptance_rate(0.25, law="constant")
 def test_a_sweep_leaves_the_plan_and_one_run_a_rate(spec_engine):
-    plan = spec_engine.plan
+    plan, cost = spec_engine.plan, spec_engine.cost
     curve = sweep(spec_engine, [1.0, 0.0], tokens=TOKENS, rounds=2)
-    assert spec_engine.plan == plan
+    assert (spec_engine.plan, spec_engine.cost) == (plan, cost)
+    assert [run.cost for run in spec_engine.runs] == ["faithful"] * 2
     assert [run.plans[0].rate for run in spec_engine.runs] in ([0.0, 1.0], [1.0, 0.0])
     assert curve.rates == (0.0, 1.0)
     assert [cell.work for cell in curve.cells] == [Work(16, 16, 48, 0), Work(5, 5, 15, 0)]

@@ -75,7 +75,7 @@ def set_acceptance(self, rate, **keywords):
 
 
 StubEngine.info = INFO
-StubEngine.lossless = False
+StubEngine.lossless, StubEngine.cost = False, "lean"
 StubEngine.num_speculative_tokens = 3
 StubEngine.set_acceptance = set_acceptance
 workload.Workload.run = timed_run

@@ -38,7 +38,7 @@ def test_a_single_rate(bench, clean):
         "plan": "rate 0.5000, length 2.5000, per position 0.7500 0.5000 0.2500 "
         "(exact, seed 0); asked for: rates=[0.75, 0.5, 0.25]",
         "plan_version": 1,
-        "cost": info["cost"],
+        "cost": "faithful",
         "requested": "rates=[0.75, 0.5, 0.25]",
         "realised_rate": 0.5,
         "realised_length": 2.5,
@@ -113,6 +113,13 @@ def test_the_tests_own_marker_keeps_its_say(bench):
     assert (found["group"], found["stats"]["rounds"]) == ("mine", 7)
     assert found["options"]["timer"] == "engine_seconds"
     result.stdout.fnmatch_lines(["*benchmark 'mine': 1 tests*"])
+
+
+def test_a_cost_of_the_tests_own(bench):
+    bench.makepyfile(test_it=SINGLE.replace("0.25])", '0.25], cost="lean")'))
+    bench.runpytest("--benchmark-json=out.json").assert_outcomes(passed=1)
+    (found,) = json.loads((bench.path / "out.json").read_text())["benchmarks"]
+    assert found["extra_info"]["cost"] == "lean"
 
 
 def test_calibration(bench, monkeypatch):
