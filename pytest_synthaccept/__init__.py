@@ -6,17 +6,29 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_synthaccept.acceptance.plan import AcceptancePlan
+    from pytest_synthaccept.bench.curve import Curve
+    from pytest_synthaccept.bench.fixture import SpecBenchmark
     from pytest_synthaccept.engine.config import Drafter
     from pytest_synthaccept.engine.engine import SpecEngine
     from pytest_synthaccept.run import SpecRun
     from pytest_synthaccept.suite.parametrize import spec_patterns
 
-__all__ = ["AcceptancePlan", "Drafter", "SpecEngine", "SpecRun", "spec_patterns"]
+__all__ = [
+    "AcceptancePlan",
+    "Curve",
+    "Drafter",
+    "SpecBenchmark",
+    "SpecEngine",
+    "SpecRun",
+    "spec_patterns",
+]
 
 # Every pytest run of every project that has the plugin installed imports this package, so a
 # name is loaded when it is first used.
 _HOMES = {
     "AcceptancePlan": "pytest_synthaccept.acceptance.plan",
+    "Curve": "pytest_synthaccept.bench.curve",
+    "SpecBenchmark": "pytest_synthaccept.bench.fixture",
     "Drafter": "pytest_synthaccept.engine.config",
     "SpecEngine": "pytest_synthaccept.engine.engine",
     "SpecRun": "pytest_synthaccept.run",

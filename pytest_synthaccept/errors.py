@@ -18,6 +18,10 @@ class EngineError(SynthacceptError, RuntimeError):
     """The engine cannot be started, or would not run the forced path."""
 
 
+class BenchmarkError(SynthacceptError, ValueError):
+    """A wrong use of ``spec_benchmark``, or a comparison of what cannot be compared."""
+
+
 INCONCLUSIVE = "inconclusive"  # the outcome's name, in a run's ``checked`` and in reports
 
 

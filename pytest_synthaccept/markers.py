@@ -25,6 +25,7 @@ LINE = (
 
 # Fixtures that hand out engines with the test's plan; a marker is for tests that use one.
 ENGINE_FIXTURES = ("spec_engine", "spec_engine_factory", "spec_benchmark", "spec_server")
+BENCHMARK_FIXTURE = "spec_benchmark"
 SEED_FIXTURE, PATTERN_FIXTURE = "spec_seed", "spec_pattern"
 RATE_FIXTURE = "_spec_rate"  # carries a value of --acceptance-rate to the test
 

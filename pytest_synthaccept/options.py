@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
+    from pytest_synthaccept.bench.expression import Condition
     from pytest_synthaccept.engine.config import Drafter
 
 DEVICES = ("auto", "cpu", "cuda")
 METHOD = "eagle"
+UPDATES = ("new", "all")
+GATE_FIELDS = ("baseline", "fail", "update")
 
 
 def _rates(text: str) -> tuple[float, ...]:
@@ -99,6 +102,24 @@ def _switch(text: str) -> bool:
     if text not in ("on", "off"):
         raise ValueError("is neither on nor off")
     return text == "on"
+
+
+def _conditions(text: str) -> Any:
+    from pytest_synthaccept.bench.expression import parse
+
+    return parse(text)
+
+
+def _update(text: str) -> str:
+    if text not in UPDATES:
+        raise ValueError(f"is no way to update a baseline; allowed: {', '.join(UPDATES)}")
+    return text
+
+
+def _path(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is empty; give a file")
+    return text
 
 
 def _checks(text: str) -> tuple[str, ...] | None:
@@ -222,6 +243,34 @@ OPTIONS = (
         None,
         "tiny models",
     ),
+    Option(
+        "synthaccept_baseline",
+        "baseline",
+        "FILE",
+        "Gate the benchmarks of spec_benchmark: compare them with this file",
+        _path,
+        None,
+        "no gate",
+    ),
+    Option(
+        "synthaccept_fail",
+        "fail",
+        "EXPR",
+        "What fails the gate: work, break-even:0.05, step-time:10%%, speedup@0.7:10%%, or several, "
+        "separated by commas",
+        _conditions,
+        None,
+        "work",
+    ),
+    Option(
+        "synthaccept_update",
+        "update",
+        "new|all",
+        "Write the baseline: the benchmarks that it lacks, or all that were measured",
+        _update,
+        None,
+        "nothing",
+    ),
 )
 
 
@@ -238,6 +287,9 @@ class Settings:
     checks: tuple[str, ...] | None  # None: all that apply
     seeds: tuple[int, ...]
     poison: bool | None  # None: with the tiny models
+    baseline: str | None
+    fail: tuple[Condition, ...] | None  # None: the work alone
+    update: str | None  # one of UPDATES
     shown: Mapping[str, str]
     given: Mapping[str, str]  # field -> "option" or "ini"
 
@@ -316,6 +368,7 @@ def header(config: pytest.Config) -> str | None:
     values = (
         f"{field}={text}" + (f" (from {now.given[field]})" if field in now.given else "")
         for field, text in now.shown.items()
+        if field in now.given or field not in GATE_FIELDS
     )
     return f"synthaccept: {', '.join(values)}"
 

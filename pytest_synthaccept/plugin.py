@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pytest_synthaccept import fixtures, markers, options, report
+from pytest_synthaccept import benchmarking, fixtures, gating, markers, options, report
 from pytest_synthaccept.report import terminal
 
 
@@ -37,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
     options.configure(config)
     markers.register(config)
     config.pluginmanager.register(fixtures, "synthaccept-fixtures")
+    benchmarking.configure(config)
+    gating.configure(config)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
@@ -91,8 +93,10 @@ def pytest_report_teststatus(report: pytest.TestReport) -> Any:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Write the table."""
+    """Write the table, the curves, and what the gate says."""
     terminal.summarise(terminalreporter)
+    benchmarking.summarise(terminalreporter)
+    gating.summarise(terminalreporter)
 
 
 @pytest.hookimpl(trylast=True)

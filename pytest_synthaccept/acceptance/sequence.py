@@ -15,6 +15,9 @@ drawn from (seed, block): the same eight points, every short history possible.
 
 from __future__ import annotations
 
+# Of laws and sequence: another number where the same plan decides otherwise than before.
+VERSION = 1
+
 MASK32 = 0xFFFF_FFFF
 STEP_STRIDE = 2_654_435_769  # 2^32 / golden ratio
 KEY_STRIDE = 3_242_174_889  # 2^32 / plastic number

@@ -18,7 +18,7 @@ def check_kv_cache(run: SpecRun) -> str | None:
     """The pool adds up, blocks have the owners they count, hashes cover written tokens only."""
     __tracebackhide__ = True
     if not run.core:
-        return "the engine core is another process, its block pool was not seen"
+        return f"{run.unwatched}, its block pool was not seen"
     if not run.kv_cache.num_blocks:
         return "the engine has no block pool"
     held = _Held(run)

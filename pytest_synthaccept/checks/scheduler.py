@@ -26,7 +26,7 @@ def check_scheduler(run: SpecRun) -> str | None:
     _ends(run)
     _drafts_are_the_ones_made(run)
     if not run.core:
-        return "the engine core is another process, its counters were not seen; the rest holds"
+        return f"{run.unwatched}, its counters were not seen; the rest holds"
     check_counters(run)
     return None
 

@@ -82,9 +82,14 @@ class CoreLog:
         self._last: dict[str, CoreRequest] = {}
         self._names: dict[str, RequestId] = {}
         self._objects: dict[str, Any] = {}
+        self._paused = False
 
-    def begin(self, run: int) -> list[CoreEvent]:
-        """Start anew for a run's number; a step still in flight is not the new run's."""
+    def begin(self, run: int, *, paused: bool = False) -> list[CoreEvent]:
+        """Start anew for a run's number; a step still in flight is not the new run's.
+
+        ``paused``: note nothing in this run, as it takes time.
+        """
+        self._paused = paused
         flying = len(self._flying)
         self._run = run
         self.events = []
@@ -95,6 +100,8 @@ class CoreLog:
 
     def scheduled(self, output: Any) -> None:
         """After ``schedule``. The scheduler has counted the step as computed already."""
+        if self._paused:
+            return
         requests = self._scheduler.requests
         drafts = output.scheduled_spec_decode_tokens
         rows = []
@@ -121,6 +128,8 @@ class CoreLog:
 
     def updated(self) -> None:
         """After ``update_from_output``, which takes the steps in in order."""
+        if self._paused:
+            return
         step, rows = self._flying.popleft() if self._flying else (-1, ())
         self._note("update", step, rows)
 

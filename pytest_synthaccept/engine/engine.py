@@ -14,6 +14,7 @@ from pytest_synthaccept.engine import baseline, core_seam, cpu_runtime, seam
 from pytest_synthaccept.engine.baseline import Truth
 from pytest_synthaccept.engine.config import Drafter, EngineConfig
 from pytest_synthaccept.engine.live_run import LiveRun, Prepared, plan_row
+from pytest_synthaccept.engine.plain import PlainEngine
 from pytest_synthaccept.engine.start import is_tiny, quiet, start
 from pytest_synthaccept.engine.versions import installed
 from pytest_synthaccept.engine.worker import SYNTHETIC_MODES, TRUTH
@@ -62,6 +63,7 @@ class SpecEngine:
         self.asked_itself = False  # in place of a baseline engine, since a run last began
         self._visited = _visited_by.setdefault(self.config.key, {})
         self._open: LiveRun | None = None
+        self._plain: PlainEngine | None = None
         self._run_number = 0
         self._closed = False
         self.core_log: core_seam.CoreLog | None = None
@@ -182,10 +184,11 @@ class SpecEngine:
             )
         return run
 
-    def run(self, *, lossless: bool | None = None) -> LiveRun:
+    def run(self, *, lossless: bool | None = None, timed: bool = False) -> LiveRun:
         """A run to be filled step by step: ``with engine.run() as run: run.add(...); run.step()``.
 
-        Leaving the block runs what is unfinished to its end; an exception aborts it.
+        Leaving the block runs what is unfinished to its end; an exception aborts it. ``timed``:
+        nothing is watched or poisoned on the way that the engine would not do by itself.
         """
         __tracebackhide__ = True
         if lossless is not None and not isinstance(lossless, bool):
@@ -198,7 +201,13 @@ class SpecEngine:
         if self._open is not None:
             raise EngineError("a run of this engine is open already; leave its with block first")
         self._run_number += 1
-        return LiveRun(self, self._run_number, lossless=lossless, cost=self.cost)
+        return LiveRun(self, self._run_number, lossless=lossless, cost=self.cost, timed=timed)
+
+    def without_speculation(self) -> PlainEngine:
+        """An engine of the same target and arguments that drafts nothing, live as long as this."""
+        if self._plain is None:
+            self._plain = PlainEngine(self.config)
+        return self._plain
 
     def truths(self, prepared: Sequence[Prepared], *, busy: bool = False) -> list[Truth]:
         """What the target alone says, past the end of each request, where drafts reach.
@@ -364,6 +373,8 @@ class SpecEngine:
         if self in _live:
             _live.remove(self)
         with quiet():
+            if self._plain is not None:
+                self._plain.close()
             self.baseline.release(others_alive=True)
             seam.shutdown(self.llm, others_alive=bool(_live))
         del self.llm

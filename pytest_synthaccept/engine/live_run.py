@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pytest_synthaccept.acceptance.plan import AcceptancePlan
@@ -13,6 +13,7 @@ from pytest_synthaccept.checks import check_core
 from pytest_synthaccept.checks.evidence import named
 from pytest_synthaccept.engine import core_seam, seam
 from pytest_synthaccept.engine.baseline import Truth, cut, stop_tokens
+from pytest_synthaccept.engine.plain import drive
 from pytest_synthaccept.engine.records import fill
 from pytest_synthaccept.engine.request_ids import format_id
 from pytest_synthaccept.engine.start import quiet
@@ -66,8 +67,9 @@ class LiveRun(SpecRun):
         lossless: bool = False,
         cost: str = "lean",
         reference: bool = False,
+        timed: bool = False,
     ) -> None:
-        super().__init__(lossless=lossless, info=engine.info)
+        super().__init__(lossless=lossless, info=engine.info, timed=timed)
         self.cost = cost
         self._plan = plan
         self._engine = engine
@@ -77,7 +79,8 @@ class LiveRun(SpecRun):
         self._state = "not open yet"
         self._idle = 0
         self._cold = reference  # what others are compared with has nothing from a cache
-        self._poison = (REFERENCE_POISON if reference else POISON) if engine.poison else 0.0
+        poison = engine.poison and not timed
+        self._poison = (REFERENCE_POISON if reference else POISON) if poison else 0.0
 
     def __enter__(self) -> LiveRun:
         engine = self._engine
@@ -99,7 +102,7 @@ class LiveRun(SpecRun):
         self.plans = [plan]
         self.scheduler_stats.clear()
         if engine.core_log is not None:
-            self.core = engine.core_log.begin(self._number)
+            self.core = engine.core_log.begin(self._number, paused=self.timed)
 
     def __exit__(self, error: type[BaseException] | None, *rest: object) -> None:
         __tracebackhide__ = True
@@ -239,6 +242,15 @@ class LiveRun(SpecRun):
                 return
             self._step_once()
 
+    def rush(self, section: AbstractContextManager[None]) -> None:
+        """Run everything to its end inside ``section``, and look at the outputs afterwards."""
+        __tracebackhide__ = True
+        self._require_open()
+        with self._fatal(), quiet():
+            tokens = sum(request.prompt_len + request.limit for request in self.requests)
+            answers = drive(self._engine.llm, tokens, section)
+        self._take(answers)
+
     def abort(self, key: int) -> None:
         """Abort the unfinished requests of a key; what they have committed stays in ``outputs``."""
         __tracebackhide__ = True
@@ -287,6 +299,10 @@ class LiveRun(SpecRun):
         with self._fatal(), quiet():
             outputs = self._engine.llm.llm_engine.step()
         self._watch_for_a_stall()
+        self._take(outputs)
+
+    def _take(self, outputs: Iterable[Any]) -> None:
+        __tracebackhide__ = True
         for output in outputs:
             if output.request_id not in self._ids:
                 continue  # given to vLLM directly; its answer is for whoever asked

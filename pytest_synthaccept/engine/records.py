@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pytest_synthaccept.engine.request_ids import RequestId
 from pytest_synthaccept.errors import EngineError
-from pytest_synthaccept.run import ScheduledRow, SchedulerStep, SpecRun, Step
+from pytest_synthaccept.run import ScheduledRow, SchedulerStep, SpecRun, Step, Work
 from pytest_synthaccept.run.ledger import NO_ALTERNATIVE, PADDED, VERIFICATION, LedgerRow
 
 
@@ -31,6 +31,8 @@ def fill(run: SpecRun, answers: list[dict[str, Any] | None]) -> None:
     held = dict.fromkeys(range(len(lanes)), 0)
     run.scheduler.extend(_scheduler_step(lanes, held, step) for step in records["scheduler"])
     run.kv_cache.blocks = [step.blocks for step in run.scheduler]
+    run.work = Work(engine_steps=len(run.scheduler), **records["work"])
+    run.draft_seconds = max(answer["draft_seconds"] for answer in answers if answer)
 
 
 class _Drafts(NamedTuple):

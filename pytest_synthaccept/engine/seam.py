@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from pytest_synthaccept.engine.core_seam import core_of
@@ -44,6 +45,10 @@ class Hooks:
 
     def forwarded(self, model: str) -> None:
         """A forward pass of the ``target`` or the ``drafter`` begins."""
+        raise NotImplementedError
+
+    def drafting(self) -> AbstractContextManager[None]:
+        """Around ``propose``."""
         raise NotImplementedError
 
 
@@ -217,9 +222,10 @@ def install(worker: Any, hooks: Hooks) -> None:
     runner = worker.model_runner
     _require(runner, "req_states", "speculator", "rejection_sampler", "execute_model")
     _wrap_verify(runner, hooks)
-    _after(runner.speculator, "propose", hooks, _propose_hook(hooks))
+    _wrap_propose(runner.speculator, hooks)
     _after(runner.req_states, "add_request", hooks, _add_request_hook(runner.req_states, hooks))
-    _count_forwards(runner, hooks)
+    count_forwards(runner, hooks)
+    _count_replays(str(worker.device))
     execute_model = runner.execute_model
 
     def scheduled_first(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
@@ -230,7 +236,47 @@ def install(worker: Any, hooks: Hooks) -> None:
     runner.execute_model = scheduled_first
 
 
-def _count_forwards(runner: Any, hooks: Hooks) -> None:
+def install_counting(worker: Any, hooks: Hooks) -> None:
+    """For an engine without speculation: ``hooks`` hear of its steps and forward passes alone."""
+    runner = worker.model_runner
+    count_forwards(runner, hooks)
+    _count_replays(str(worker.device))
+    execute_model = runner.execute_model
+
+    def scheduled_first(scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs.get("dummy_run", False):
+            hooks.scheduled(scheduler_output)
+        return execute_model(scheduler_output, *args, **kwargs)
+
+    runner.execute_model = scheduled_first
+
+
+_replays = 0
+
+
+def graph_replays() -> int:
+    """CUDA graphs replayed in this process since the first engine of ours in it."""
+    return _replays
+
+
+def _count_replays(device: str) -> None:
+    import torch
+
+    graph = torch.cuda.CUDAGraph
+    if not device.startswith("cuda") or hasattr(graph, "_synthaccept_original"):
+        return
+    graph._synthaccept_original = graph.replay  # type: ignore[attr-defined]
+
+    def replay(self: Any) -> None:
+        global _replays
+        _replays += 1
+        graph._synthaccept_original(self)  # type: ignore[attr-defined]
+
+    graph.replay = replay  # type: ignore[method-assign]
+
+
+def count_forwards(runner: Any, hooks: Hooks) -> None:
+    """Tell ``hooks`` of each call of the target and of the drafter."""
     for name, model in (("target", runner.model), ("drafter", _draft_model(runner))):
         if model is not None:
 
@@ -243,7 +289,7 @@ def _count_forwards(runner: Any, hooks: Hooks) -> None:
 
 def _draft_model(runner: Any) -> Any:
     """The drafter's module; None for a drafter without a model."""
-    model = getattr(runner.speculator, "model", None)
+    model = getattr(getattr(runner, "speculator", None), "model", None)
     return model if hasattr(model, "register_forward_pre_hook") else None
 
 
@@ -312,14 +358,18 @@ def _after(obj: Any, name: str, hooks: Hooks, then: Callable[..., None]) -> None
     setattr(obj, name, wrapped)
 
 
-def _propose_hook(hooks: Hooks) -> Callable[..., None]:
-    def then(
-        draft_tokens: Any, input_batch: Any, *args: Any, dummy_run: bool = False, **kwargs: Any
-    ) -> None:
-        if not dummy_run:
-            hooks.proposed(input_batch, draft_tokens)
+def _wrap_propose(speculator: Any, hooks: Hooks) -> None:
+    original = speculator.propose
 
-    return then
+    def propose(input_batch: Any, *args: Any, dummy_run: bool = False, **kwargs: Any) -> Any:
+        if dummy_run or not hooks.active:
+            return original(input_batch, *args, dummy_run=dummy_run, **kwargs)
+        with hooks.drafting():
+            draft_tokens = original(input_batch, *args, dummy_run=dummy_run, **kwargs)
+        hooks.proposed(input_batch, draft_tokens)
+        return draft_tokens
+
+    speculator.propose = propose
 
 
 def _add_request_hook(req_states: Any, hooks: Hooks) -> Callable[..., None]:

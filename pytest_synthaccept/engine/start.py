@@ -83,8 +83,7 @@ def start(config: EngineConfig, *, speculation: bool = True) -> Started:
     device = choose(config.device)
     args = engine_args(config, device)
     if not speculation:
-        for name in ("speculative_config", "worker_extension_cls"):
-            del args[name]
+        del args["speculative_config"]
     tiny = is_tiny(config)
     asynchronous = device.name == "cpu" and args.get("async_scheduling") is True
     with _environment(args, device, tiny), quiet(), _global_random_state():

@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from pytest_synthaccept.engine import seam
+from pytest_synthaccept.engine.device_clock import DeviceClock
 from pytest_synthaccept.engine.request_ids import RequestId, foreign_id, parse_id
 from pytest_synthaccept.engine.step_log import NotedStep
 
@@ -57,6 +59,7 @@ class Recorder(seam.Hooks):
         self.poison = Poison(worker, facts["num_speculative_tokens"])
         self.active = False
         self.mode = SYNTHETIC
+        self.draft_clock = DeviceClock(cuda=str(worker.device).startswith("cuda"))
         self._forget()
 
     def begin(self, plan: PlanRow, mode: str, poison: float) -> None:
@@ -79,6 +82,11 @@ class Recorder(seam.Hooks):
             "scheduler": [step.records(self._lane_of) for step in self._steps],
             "proposed": _rows(self._proposed),
             "made": _rows(self._made),
+            "work": {
+                "target_forwards": self._calls["target"],
+                "drafter_forwards": self._calls["drafter"],
+                "graph_replays": seam.graph_replays() - self._replays,
+            },
         }
 
     def _forget(self) -> None:
@@ -90,6 +98,9 @@ class Recorder(seam.Hooks):
         self._preempted: list[int] = []
         self._finished: list[int] = []
         self._forwards = {"target": 0, "drafter": 0}
+        self._calls = {"target": 0, "drafter": 0}
+        self._replays = seam.graph_replays()
+        self.draft_clock.reset()
         self._expected: dict[int, list[int]] = {}
         # Per engine step the [num_reqs, K] drafts, as proposed and as stored.
         self._proposed: list[Any] = []
@@ -150,8 +161,13 @@ class Recorder(seam.Hooks):
                 self.poison.new_blocks(groups or (), computed=0)
 
     def forwarded(self, model: str) -> None:
-        """Count it, for the engine step under way."""
+        """Count it, for the engine step under way and for the run."""
         self._forwards[model] += 1
+        self._calls[model] += 1
+
+    def drafting(self) -> AbstractContextManager[None]:
+        """Time it."""
+        return self.draft_clock.section()
 
     def proposed(self, input_batch: Any, draft_tokens: Any) -> None:
         """Note the plan version of the new drafts, and log the step. Reads host arrays only."""
@@ -179,6 +195,23 @@ class Recorder(seam.Hooks):
                 self._forwards if self._counts_forwards else {},
             )
         )
+
+
+class Counter(seam.Hooks):
+    """What one rank of an engine without speculation did."""
+
+    active = True
+
+    def __init__(self) -> None:
+        self.steps = self.forwards = 0
+
+    def scheduled(self, scheduler_output: Any) -> None:
+        """A step, if anything is scheduled in it."""
+        self.steps += scheduler_output.total_num_scheduled_tokens > 0
+
+    def forwarded(self, model: str) -> None:
+        """There is no other model than the target."""
+        self.forwards += 1
 
 
 def _rows(tensors: list[Any]) -> list[list[list[int]]]:
@@ -234,4 +267,16 @@ class WorkerExtension:
         records = recorder.drain()
         digest = hashlib.sha256(json.dumps(records).encode()).hexdigest()
         read = self.is_driver_worker  # type: ignore[attr-defined]
-        return {"digest": digest, "records": records if read else None}
+        # A time is no record: ranks have each their own.
+        seconds = recorder.draft_clock.seconds()
+        return {"digest": digest, "records": records if read else None, "draft_seconds": seconds}
+
+    def synthaccept_count(self) -> None:
+        """Count what this rank does from now on: of an engine without speculation."""
+        self._synthaccept_counter = counter = Counter()
+        seam.install_counting(self, counter)
+
+    def synthaccept_counts(self) -> list[int]:
+        """Since ``synthaccept_count``: engine steps, calls of the target, graphs replayed."""
+        counter: Counter = self._synthaccept_counter
+        return [counter.steps, counter.forwards, seam.graph_replays()]

@@ -64,11 +64,11 @@ def outcomes(item: pytest.Item) -> Iterator[None]:
         problem, inconclusive = _one_line(item, error), False
     except Inconclusive as outcome:
         problem, inconclusive = str(outcome), True
-    # Outside the except blocks, or the cause is printed too.
     if inconclusive:
         item.stash[INCONCLUSIVE] = problem
-        raise pytest.skip.Exception(problem, _use_item_location=True)
-    pytest.fail(problem, pytrace=False)
+        raise pytest.skip.Exception(problem, _use_item_location=True) from None
+    # A cause would be printed too.
+    raise pytest.fail.Exception(problem, pytrace=False) from None
 
 
 def _one_line(item: pytest.Item, error: Exception) -> str:

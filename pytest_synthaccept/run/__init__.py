@@ -11,6 +11,7 @@ from pytest_synthaccept.run.records import (
     SchedulerStats,
     SchedulerStep,
     Step,
+    Work,
 )
 from pytest_synthaccept.run.spec_run import Proposals, SpecRun
 
@@ -27,4 +28,5 @@ __all__ = [
     "SchedulerStep",
     "SpecRun",
     "Step",
+    "Work",
 ]

@@ -190,6 +190,20 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """What a run had the device do: the same on every machine, whatever the clock says.
+
+    Under CUDA graphs a pass that is replayed is no call of the model: it is counted among the
+    replays, several to a pass where only pieces of the model are captured.
+    """
+
+    engine_steps: int
+    target_forwards: int
+    drafter_forwards: int
+    graph_replays: int
+
+
+@dataclass(frozen=True, slots=True)
 class Acceptance:
     """Realised acceptance over verification steps. Rates are ``nan`` where nothing was drafted."""
 

@@ -18,6 +18,7 @@ from pytest_synthaccept.run.records import (
     SchedulerStats,
     SchedulerStep,
     Step,
+    Work,
 )
 
 # Fields of a run that are JSON as they are.
@@ -29,6 +30,8 @@ _PLAIN = (
     "checked",
     "check_seconds",
     "reference_seconds",
+    "timed",
+    "draft_seconds",
 )
 
 # (the request's order in the run, position) -> the drafter's own tokens there
@@ -60,12 +63,20 @@ class SpecRun:
     checked: dict[str, str] = field(default_factory=dict)
     check_seconds: float = 0.0  # spent in checks, without the runs that they compare with
     reference_seconds: float = 0.0  # spent in those, which are kept for other runs
+    work: Work | None = None  # None while it is open
+    timed: bool = False  # a benchmark's: nobody watched the engine core
+    draft_seconds: float = 0.0  # spent in the drafter, on the device's clock
     _reference: Proposals | None = field(default=None, repr=False, compare=False)
 
     @property
     def outputs(self) -> list[list[int]]:
         """Output token ids per (prompt, sample)."""
         return [request.output for request in self.requests]
+
+    @property
+    def unwatched(self) -> str:
+        """Why ``core`` is empty."""
+        return "the run was timed" if self.timed else "the engine core is another process"
 
     @property
     def texts(self) -> list[str]:
@@ -119,7 +130,8 @@ class SpecRun:
             name: getattr(self.kv_cache, name)
             for name in ("pool_before", "pool_after", "num_blocks", "block_sizes")
         }
-        return out | {"scheduler_stats": asdict(self.scheduler_stats)}
+        work = None if self.work is None else asdict(self.work)
+        return out | {"scheduler_stats": asdict(self.scheduler_stats), "work": work}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> SpecRun:
@@ -154,6 +166,7 @@ class SpecRun:
             discarded=steps(data["discarded"]),
             scheduler=scheduler,
             scheduler_stats=SchedulerStats(**data["scheduler_stats"]),
+            work=None if data["work"] is None else Work(**data["work"]),
             **{name: data[name] for name in _PLAIN},
         )
 

@@ -15,6 +15,18 @@ def stub(pytester: pytest.Pytester) -> pytest.Pytester:
 
 
 @pytest.fixture
+def bench(stub: pytest.Pytester) -> pytest.Pytester:
+    """An inner project whose engines can be timed, by a stub of a clock.
+
+    Its runs are processes: the stubs replace parts of the plugin.
+    """
+    more = STUB.with_name("stub_benchmark.py").read_text()
+    stub.makeconftest(f"{STUB.read_text()}\n\n{more}")
+    stub.runpytest = stub.runpytest_subprocess
+    return stub
+
+
+@pytest.fixture
 def clean():
     """Call it with a result: nothing of a crash may show anywhere."""
 

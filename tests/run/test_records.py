@@ -7,7 +7,7 @@ import pytest
 from pytest_synthaccept.acceptance.plan import AcceptancePlan
 from pytest_synthaccept.engine.records import fill
 from pytest_synthaccept.errors import EngineError
-from pytest_synthaccept.run import Acceptance, Request, SpecRun, Step
+from pytest_synthaccept.run import Acceptance, Request, SpecRun, Step, Work
 from pytest_synthaccept.run.ledger import COLUMNS, DRAFTLESS, PADDED, VERIFICATION, LedgerRow
 
 
@@ -47,6 +47,10 @@ def engine_step(*rows):
     return {"rows": scheduled, "preempted": [], "finished": [], "forwards": {}}
 
 
+def answer(found, seconds=0.5, digest="x"):
+    return {"digest": digest, "records": found, "draft_seconds": seconds}
+
+
 def records(rows, scheduler, lanes=((0, 0, 7, 0),)):
     drafts = [[[n, 8, 9] for _ in step["rows"]] for n, step in enumerate(scheduler)]
     made = [[[n, 1, 2] for _ in step["rows"]] for n, step in enumerate(scheduler)]
@@ -56,6 +60,7 @@ def records(rows, scheduler, lanes=((0, 0, 7, 0),)):
         "scheduler": scheduler,
         "proposed": drafts,
         "made": made,
+        "work": {"target_forwards": 5, "drafter_forwards": 15, "graph_replays": 0},
     }
 
 
@@ -66,7 +71,7 @@ def filled(rows, output, scheduler=None):
         scheduler = [engine_step((0, 4, 0, 0, 4)), *steps]
     run = SpecRun(plans=[AcceptancePlan.from_rate(0.5, num_speculative_tokens=3)])
     run.requests = [Request(7, 0, 0, prompt_len=4, limit=99, output=[0] * output)]
-    fill(run, [{"digest": "x", "records": records(rows, scheduler)}, None])
+    fill(run, [answer(records(rows, scheduler)), None])
     return run
 
 
@@ -132,9 +137,18 @@ def test_padded_and_draftless_rows_are_no_steps():
 
 def test_ranks_that_differ_are_an_error():
     empty = records([], [], lanes=())
-    answers = [{"digest": "a", "records": empty}, {"digest": "b", "records": None}]
+    answers = [answer(empty, digest="a"), answer(None, digest="b")]
     with pytest.raises(EngineError) as error:
         fill(SpecRun(), answers)
     assert str(error.value) == (
         "the 2 verifying ranks recorded different decisions: ranks have diverged"
     )
+
+
+def test_work_and_drafting_time_of_a_run():
+    """Every rank counts alike; the slowest rank's clock is the one that a step waits for."""
+    run = SpecRun()
+    fill(run, [answer(records([], [])), answer(None, seconds=0.75)])
+    assert run.work == Work(engine_steps=0, target_forwards=5, drafter_forwards=15, graph_replays=0)
+    assert run.draft_seconds == 0.75
+    assert SpecRun.from_dict(run.to_dict()).work == run.work
