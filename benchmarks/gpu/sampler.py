@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu import two_kernels
 from benchmarks.gpu.timing import gpu_microseconds, host_microseconds
 from pytest_synthaccept.engine import seam
 from pytest_synthaccept.sampler import SamplerState, note_tokens, override, rejection_sample
@@ -117,6 +118,9 @@ class Calls:
     def standard(self, i: int) -> object:
         return seam.rejection_sample(self.logits(i), None, *self.after)
 
+    def two_kernels(self, i: int) -> object:
+        return two_kernels.rejection_sample(self.state, self.logits(i), *self.batch)
+
     def argmax(self, i: int) -> object:
         shape = (self.case.requests, self.case.k + 1, self.case.vocab)
         return self.logits(i).view(shape)[:, 0].argmax(-1)
@@ -125,6 +129,7 @@ class Calls:
 PROVIDERS: dict[str, Callable[[Calls, int], object]] = {
     "ours, lean": Calls.lean,
     "ours, faithful": Calls.faithful,
+    "two plain kernels": Calls.two_kernels,
     "vLLM, synthetic": Calls.builtin,
     "vLLM, standard": Calls.standard,
     "torch.argmax of one row": Calls.argmax,

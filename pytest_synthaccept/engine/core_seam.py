@@ -82,7 +82,7 @@ class CoreLog:
         self._last: dict[str, CoreRequest] = {}
         self._names: dict[str, RequestId] = {}
         self._objects: dict[str, Any] = {}
-        self._paused = False
+        self._paused = True
 
     def begin(self, run: int, *, paused: bool = False) -> list[CoreEvent]:
         """Start anew for a run's number; a step still in flight is not the new run's.
@@ -98,9 +98,14 @@ class CoreLog:
         self._flying = deque([(-1, ())] * flying)
         return self.events
 
+    def rest(self) -> None:
+        """Note nothing until a run begins: it takes time."""
+        self._paused = True
+
     def scheduled(self, output: Any) -> None:
         """After ``schedule``. The scheduler has counted the step as computed already."""
         if self._paused:
+            self._flying.append((-1, ()))
             return
         requests = self._scheduler.requests
         drafts = output.scheduled_spec_decode_tokens
@@ -128,10 +133,9 @@ class CoreLog:
 
     def updated(self) -> None:
         """After ``update_from_output``, which takes the steps in in order."""
-        if self._paused:
-            return
         step, rows = self._flying.popleft() if self._flying else (-1, ())
-        self._note("update", step, rows)
+        if not self._paused:
+            self._note("update", step, rows)
 
     def _note(self, kind: str, step: int, rows: tuple[CoreRow, ...]) -> None:
         scheduler = self._scheduler

@@ -325,12 +325,14 @@ class SpecEngine:
 
     def finished(self, run: LiveRun) -> None:
         """``run`` was left: its records are complete."""
-        self._open = None
+        self.dropped(run)
         self.runs.append(run)
 
     def dropped(self, run: LiveRun) -> None:
         """``run`` was abandoned."""
         self._open = None
+        if self.core_log is not None:
+            self.core_log.rest()
 
     def _finish_open_run(self) -> None:
         if self._open is not None:  # a test left it open, by an exception or without `with`

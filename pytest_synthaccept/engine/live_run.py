@@ -98,7 +98,7 @@ class LiveRun(SpecRun):
         """Records start here."""
         engine = self._engine
         mode = LOSSLESS if self.lossless else SYNTHETIC_MODES[self.cost]
-        engine.call_workers("synthaccept_begin", plan_row(plan), mode, self._poison)
+        engine.call_workers("synthaccept_begin", plan_row(plan), mode, self._poison, self.timed)
         self.plans = [plan]
         self.scheduler_stats.clear()
         if engine.core_log is not None:

@@ -40,6 +40,7 @@ class _Drafts(NamedTuple):
 
     proposed: tuple[int, ...] | None
     made: tuple[int, ...] | None
+    margins: tuple[float, ...]
     engine_step: int
 
 
@@ -50,16 +51,17 @@ def _drafts(records: dict[str, Any], ledger: list[LedgerRow]) -> dict[int, _Draf
     do not match one to one, nothing is said.
     """
     sent: dict[int, list[_Drafts]] = defaultdict(list)
-    latest: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    latest: dict[int, tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]] = {}
     for number, step in enumerate(records["scheduler"]):
         proposed, made = records["proposed"][number], records["made"][number]
+        margins = records["margins"][number]
         for lane in step["preempted"]:
             latest.pop(lane, None)
         for lane, i, _, num_drafts, *_ in step["rows"]:
             if num_drafts:
-                was_proposed, was_made = latest.get(lane, (None, None))
-                sent[lane].append(_Drafts(was_proposed, was_made, number))
-            latest[lane] = tuple(proposed[i]), tuple(made[i])
+                was_proposed, was_made, were = latest.get(lane, (None, None, ()))
+                sent[lane].append(_Drafts(was_proposed, was_made, were, number))
+            latest[lane] = tuple(proposed[i]), tuple(made[i]), tuple(margins[i] if margins else ())
     received: dict[int, list[int]] = defaultdict(list)
     for i, row in enumerate(ledger):
         if row.scheduled:
@@ -110,7 +112,7 @@ def _later_positions(
 
 
 def _step(lane: RequestId, row: LedgerRow, drafts: _Drafts | None) -> Step:
-    proposed, made, engine_step = drafts or (None, None, None)
+    proposed, made, margins, engine_step = drafts or (None, None, (), None)
     verified = row.drafts[: row.scheduled]
     return Step(
         request=lane.key,
@@ -128,6 +130,7 @@ def _step(lane: RequestId, row: LedgerRow, drafts: _Drafts | None) -> Step:
         made=made and made[: row.scheduled],
         engine_step=engine_step,
         no_alternative=bool(row.flags & NO_ALTERNATIVE),
+        margins=margins[: row.scheduled],
     )
 
 

@@ -47,6 +47,10 @@ class Hooks:
         """A forward pass of the ``target`` or the ``drafter`` begins."""
         raise NotImplementedError
 
+    def drafted(self, logits: Any) -> None:
+        """The drafter's logits, [num_reqs or more, V], of the next draft token of each request."""
+        raise NotImplementedError
+
     def drafting(self) -> AbstractContextManager[None]:
         """Around ``propose``."""
         raise NotImplementedError
@@ -223,6 +227,7 @@ def install(worker: Any, hooks: Hooks) -> None:
     _require(runner, "req_states", "speculator", "rejection_sampler", "execute_model")
     _wrap_verify(runner, hooks)
     _wrap_propose(runner.speculator, hooks)
+    _show_draft_logits(_draft_model(runner), hooks)
     _after(runner.req_states, "add_request", hooks, _add_request_hook(runner.req_states, hooks))
     count_forwards(runner, hooks)
     _count_replays(str(worker.device))
@@ -370,6 +375,21 @@ def _wrap_propose(speculator: Any, hooks: Hooks) -> None:
         return draft_tokens
 
     speculator.propose = propose
+
+
+def _show_draft_logits(model: Any, hooks: Hooks) -> None:
+    """Where each draft is a call of the model: not under CUDA graphs, nor with local argmax."""
+    original = getattr(model, "compute_logits", None)
+    if original is None:
+        return
+
+    def compute_logits(*args: Any, **kwargs: Any) -> Any:
+        logits = original(*args, **kwargs)
+        if hooks.active and logits is not None:
+            hooks.drafted(logits)
+        return logits
+
+    model.compute_logits = compute_logits
 
 
 def _add_request_hook(req_states: Any, hooks: Hooks) -> Callable[..., None]:

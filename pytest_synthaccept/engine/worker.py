@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 from pytest_synthaccept.engine import seam
@@ -60,10 +60,12 @@ class Recorder(seam.Hooks):
         self.active = False
         self.mode = SYNTHETIC
         self.draft_clock = DeviceClock(cuda=str(worker.device).startswith("cuda"))
+        self._timed = False
         self._forget()
 
-    def begin(self, plan: PlanRow, mode: str, poison: float) -> None:
+    def begin(self, plan: PlanRow, mode: str, poison: float, timed: bool) -> None:
         """Start a run: requests that come from here on start at step 0. See ``MODES``."""
+        self._timed = timed
         self.poison.value = poison
         self._forget()
         self.state.begin(plan)
@@ -76,12 +78,14 @@ class Recorder(seam.Hooks):
 
     def drain(self) -> dict[str, Any]:
         """The run so far. The only place that waits for the device."""
+        margins = iter(_rows([m for m in self._margins if m is not None]))
         return {
             "lanes": self.lanes,
             "ledger": self.state.drain(),
             "scheduler": [step.records(self._lane_of) for step in self._steps],
             "proposed": _rows(self._proposed),
             "made": _rows(self._made),
+            "margins": [None if m is None else next(margins) for m in self._margins],
             "work": {
                 "target_forwards": self._calls["target"],
                 "drafter_forwards": self._calls["drafter"],
@@ -105,6 +109,9 @@ class Recorder(seam.Hooks):
         # Per engine step the [num_reqs, K] drafts, as proposed and as stored.
         self._proposed: list[Any] = []
         self._made: list[Any] = []
+        # The drafter's margins, [num_reqs, K] or None per engine step, and those under way.
+        self._margins: list[Any] = []
+        self._leads: list[Any] = []
 
     # --- the seam's side ---
 
@@ -165,14 +172,21 @@ class Recorder(seam.Hooks):
         self._forwards[model] += 1
         self._calls[model] += 1
 
+    def drafted(self, logits: Any) -> None:
+        """Note by how much each row's best token leads, for the drafts under way."""
+        if self.mode == LOSSLESS:
+            best = logits.float().topk(2).values
+            self._leads.append((best[:, 0] - best[:, 1]) / logits.abs().amax(1).float())
+
     def drafting(self) -> AbstractContextManager[None]:
-        """Time it."""
-        return self.draft_clock.section()
+        """Time it, in a run that asks for it."""
+        return self.draft_clock.section() if self._timed else nullcontext()
 
     def proposed(self, input_batch: Any, draft_tokens: Any) -> None:
         """Note the plan version of the new drafts, and log the step. Reads host arrays only."""
         self.state.mark_proposed(input_batch.idx_mapping)
         self._proposed.append(draft_tokens.clone())
+        self._margins.append(self._margins_of(*draft_tokens.shape))
         if self.mode == LOSSLESS:
             total_len = seam.total_len(self._worker)
             self.oracle.rewrite(draft_tokens, input_batch.idx_mapping, total_len)
@@ -196,6 +210,15 @@ class Recorder(seam.Hooks):
             )
         )
 
+    def _margins_of(self, num_reqs: int, k: int) -> Any:
+        """[num_reqs, K] float32 of the drafts just made; None where not each was seen."""
+        import torch
+
+        leads, self._leads = self._leads, []
+        if len(leads) != k or any(len(lead) < num_reqs for lead in leads):
+            return None
+        return torch.stack([lead[:num_reqs] for lead in leads], dim=1)
+
 
 class Counter(seam.Hooks):
     """What one rank of an engine without speculation did."""
@@ -214,7 +237,7 @@ class Counter(seam.Hooks):
         self.forwards += 1
 
 
-def _rows(tensors: list[Any]) -> list[list[list[int]]]:
+def _rows(tensors: list[Any]) -> list[list[list[Any]]]:
     """The tensors as lists, by one copy from the device."""
     import torch
 
@@ -242,11 +265,11 @@ class WorkerExtension:
         return facts
 
     def synthaccept_begin(
-        self, plan: list[Any], mode: str = SYNTHETIC, poison: float = 0.0
+        self, plan: list[Any], mode: str = SYNTHETIC, poison: float = 0.0, timed: bool = False
     ) -> None:
         """Start a run under ``plan`` (a ``PlanRow``), in one of ``MODES``."""
         if recorder := getattr(self, "_synthaccept", None):
-            recorder.begin(PlanRow(*plan), mode, poison)
+            recorder.begin(PlanRow(*plan), mode, poison, timed)
 
     def synthaccept_expect(self, expected: list[tuple[int, list[int]]]) -> None:
         """For requests to come, in a lossless run: their order in it, and the target's tokens."""

@@ -31,6 +31,9 @@ class Step:
     made: tuple[int, ...] | None = None  # those stored for this step; None if nobody saw it
     engine_step: int | None = None  # its place in ``SpecRun.scheduler``
     no_alternative: bool = False  # the rejected draft was the target's only possible token
+    # By how much the drafter preferred each of ``proposed``: (best - second logit) / largest
+    # |logit|. Empty where unknown: in runs that are not lossless, and under CUDA graphs.
+    margins: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

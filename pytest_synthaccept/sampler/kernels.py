@@ -293,8 +293,12 @@ def verify_kernel(
     entries += blocks * BLOCK + tl.arange(0, WIDTH)[None, None, :]
     for tile in tl.range(part, TILES, tl.num_programs(1)):
         first = tile * (WARPS * BLOCK)
-        row_ptr = logits_ptr + first
-        x = tl.load(row_ptr + entries, mask=entries < V - first, other=float("-inf"))
+        x = tl.load(
+            logits_ptr + first + entries,
+            mask=entries < V - first,
+            other=float("-inf"),
+            eviction_policy="evict_first",  # read once
+        )
         x = tl.maximum(x.to(tl.float32), float("-inf"))  # of NaN: -inf
         if (rejected >= first) & (rejected < first + WARPS * BLOCK):
             x = tl.where(entries == rejected - first, float("-inf"), x)

@@ -38,7 +38,8 @@ def tiling(num_reqs: int, vocab_size: int, k: int, itemsize: int, processors: in
     """Cut `num_reqs` rows of `vocab_size` logits; `processors` are the GPU's, 0 without one."""
     enough = max(16, triton.next_power_of_2(vocab_size))
     if processors:
-        block, width, warps = min(BLOCK, enough), min(512 // itemsize, enough), WARPS
+        block, warps = min(BLOCK, enough), WARPS
+        width = min(512 // itemsize, block)  # 16 bytes of each thread
     else:
         block = width = min(INTERPRETED_BLOCK, enough)
         warps = 1

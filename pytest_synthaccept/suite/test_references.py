@@ -35,6 +35,28 @@ def proposals(run: SpecRun, index: int | None = None) -> Proposals:
     }
 
 
+def assert_same(
+    run: SpecRun,
+    reference: Proposals,
+    how: str,
+    prompts: Sequence[Sequence[int]],
+    factory: SpecEngineFactory,
+    tokens: int = TOKENS,
+) -> None:
+    """Proposals of a run over ``prompts`` and of a reference that other kernels may have made.
+
+    Where they differ and the margins are unknown, an engine without CUDA graphs tells them.
+    """
+    try:
+        assert compare_proposals(run, reference, how) > 0
+    except AssertionError:
+        if all(step.margins for step in run.steps):
+            raise
+        eager = lossless(factory(enforce_eager=True), prompts, tokens)
+        margins = {(step.index, step.position): step.margins for step in eager.steps}
+        compare_proposals(run, reference, how, margins)
+
+
 @pytest.fixture
 def prompts(spec_engine: SpecEngine, spec_seed: int) -> list[list[int]]:
     """Four prompts of different lengths, two of them around block boundaries."""
@@ -43,16 +65,20 @@ def prompts(spec_engine: SpecEngine, spec_seed: int) -> list[list[int]]:
     return spec_engine.strong_prompts(lengths, max_tokens=TOKENS, seed=spec_seed)
 
 
-def test_alone_as_in_a_batch(spec_engine: SpecEngine, prompts: list[list[int]]) -> None:
+def test_alone_as_in_a_batch(
+    spec_engine: SpecEngine, spec_engine_factory: SpecEngineFactory, prompts: list[list[int]]
+) -> None:
     """A request's drafts do not depend on who runs beside it."""
     batch = lossless(spec_engine, prompts)
     alone: Proposals = {}
     for i, prompt in enumerate(prompts):
         alone |= proposals(lossless(spec_engine, [prompt]), i)
-    assert compare_proposals(batch, alone, "alone") > 0
+    assert_same(batch, alone, "alone", prompts, spec_engine_factory)
 
 
-def test_from_the_cache_as_cold(spec_engine: SpecEngine, prompts: list[list[int]]) -> None:
+def test_from_the_cache_as_cold(
+    spec_engine: SpecEngine, spec_engine_factory: SpecEngineFactory, prompts: list[list[int]]
+) -> None:
     """A prefix from the cache gives the drafts that computing it gives."""
     if not spec_engine.info["prefix_caching"]:
         pytest.skip("prefix caching is off in this engine")
@@ -64,10 +90,12 @@ def test_from_the_cache_as_cold(spec_engine: SpecEngine, prompts: list[list[int]
     spec_engine.llm.reset_prefix_cache()
     cold = lossless(spec_engine, turns)
     assert not any(row.computed for row in cold.scheduler[0].rows)
-    assert compare_proposals(warm, proposals(cold), "without the cache") > 0
+    assert_same(warm, proposals(cold), "without the cache", turns, spec_engine_factory)
 
 
-def test_a_prefix_as_a_new_prompt(spec_engine: SpecEngine, prompts: list[list[int]]) -> None:
+def test_a_prefix_as_a_new_prompt(
+    spec_engine: SpecEngine, spec_engine_factory: SpecEngineFactory, prompts: list[list[int]]
+) -> None:
     """Decoding to a prefix gives the drafts that a prefill of the same tokens gives."""
     run = lossless(spec_engine, prompts)
     fresh: Proposals = {}
@@ -77,7 +105,8 @@ def test_a_prefix_as_a_new_prompt(spec_engine: SpecEngine, prompts: list[list[in
         spec_engine.llm.reset_prefix_cache()
         again = lossless(spec_engine, [committed], tokens=2)
         fresh |= proposals(again, step.index)
-    assert compare_proposals(run, fresh, "after a prefill of the prefix") > 0
+    how = "after a prefill of the prefix"
+    assert_same(run, fresh, how, prompts, spec_engine_factory)
 
 
 def test_prefilled_in_chunks_as_at_once(
@@ -98,7 +127,9 @@ def test_prefilled_in_chunks_as_at_once(
     assert "chunk" in kinds, "no prefill came in chunks"
     whole = lossless(spec_engine, prompts, TOKENS // 2)
     assert "chunk" not in {row.kind for step in whole.scheduler for row in step.rows}
-    assert compare_proposals(chunked, proposals(whole), "prefilled at once") > 0
+    at_once = proposals(whole)
+    how = "prefilled at once"
+    assert_same(chunked, at_once, how, prompts, spec_engine_factory, TOKENS // 2)
 
 
 def test_by_graph_as_without(

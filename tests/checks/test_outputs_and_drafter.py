@@ -135,3 +135,67 @@ def test_no_reference_no_verdict(lossless):
     lossless._reference = {(0, 10**6): (1, 2, 3)}
     lossless.check("drafter")
     assert lossless.checked["drafter"] == "skipped: no prefix in common with the reference run"
+
+
+def differing(lossless, request, *, margins, proposed=None):
+    """The request's second step with another proposal at draft 1, its margins as given."""
+    i = [i for i, s in enumerate(lossless.steps) if s.request == request][1]
+    step = lossless.steps[i]
+    other = proposed or (step.proposed[0], 9, 9)
+    lossless.steps[i] = replace(step, proposed=other, margins=margins)
+    return lossless.steps[i]
+
+
+def test_a_near_tie_of_the_drafter_is_inconclusive(lossless):
+    lossless.info["dtype"] = "bfloat16"
+    step = differing(lossless, 0, margins=(0.5, 0.011, 0.5))
+    with pytest.raises(Inconclusive) as verdict:
+        lossless.check("drafter")
+    compared = len(lossless.steps)
+    assert str(verdict.value) == (
+        f"drafter: request 0, step 1, position {step.position}, after 2 accepted drafts: proposed "
+        f"[{step.position}, 9, 9], where the same prefix without accepted drafts gets "
+        f"[{step.position}, 7, 8]; the drafter's relative margin at draft 1 is 0.011, a near-tie "
+        f"(below 0.02 in bfloat16): 1 of {compared} prefixes differ so; take other prompts, or "
+        "float32"
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "margins", "end"),
+    [
+        ("bfloat16", (0.001, 0.03, 0.001), "; the drafter's relative margin at draft 1 is 0.03"),
+        ("float16", (0.001, 0.03, 0.001), "; the drafter's relative margin at draft 1 is 0.03"),
+        ("float32", (0.0, 0.001, 0.0), "; the drafter's relative margin at draft 1 is 0.001"),
+        ("bfloat16", (), "; its margin there is unknown (enforce_eager=True tells)"),
+        ("bfloat16", (0.0, float("nan"), 0.0), "; the drafter's relative margin at draft 1 is nan"),
+        ("float32", (), "7, 8]"),
+        ("int4", (0.0, 0.0, 0.0), "; the drafter's relative margin at draft 1 is 0"),
+    ],
+)
+def test_what_is_no_near_tie_fails(lossless, dtype, margins, end):
+    lossless.info["dtype"] = dtype
+    differing(lossless, 0, margins=margins)
+    assert message(lossless, "drafter").endswith(end)
+
+
+def test_a_near_tie_does_not_hide_a_difference(lossless):
+    lossless.info["dtype"] = "bfloat16"
+    differing(lossless, 0, margins=(0.5, 0.001, 0.5))
+    differing(lossless, 1, margins=(0.5, 0.5, 0.001))
+    assert message(lossless, "drafter").startswith("drafter: request 1, step 1, ")
+
+
+def test_margins_may_come_from_another_run(lossless):
+    from pytest_synthaccept.checks.drafter import compare_proposals
+
+    lossless.info["dtype"] = "bfloat16"
+    step = differing(lossless, 0, margins=())
+    place = (step.index, step.position)
+    reference = lossless.reference_proposals()
+    with pytest.raises(Inconclusive):
+        compare_proposals(lossless, reference, "alone", {place: (0.5, 0.001, 0.5)})
+    with pytest.raises(AssertionError, match=r"margin at draft 1 is 0\.5$"):
+        compare_proposals(lossless, reference, "alone", {place: (0.5, 0.5, 0.001)})
+    with pytest.raises(AssertionError, match="unknown"):
+        compare_proposals(lossless, reference, "alone", {})

@@ -101,6 +101,38 @@ def test_staggered(spec_engine, prompts):
 
 
 @pytest.mark.acceptance_rate(0.5, lossless=True)
+def test_margins_of_the_drafter(spec_engine, prompts, monkeypatch):
+    """As a recomputation from the very logits gives them, in each step of each request."""
+    import torch
+
+    from pytest_synthaccept.engine.worker import Recorder
+
+    seen = []
+    drafted = Recorder.drafted
+
+    def spy(self, logits):
+        seen.append(logits.clone())
+        drafted(self, logits)
+
+    monkeypatch.setattr(Recorder, "drafted", spy)
+    run = spec_engine.generate(prompts[:1], max_tokens=12)
+    k = spec_engine.num_speculative_tokens
+    rows = [torch.stack(seen[i : i + k], 1)[0] for i in range(0, len(seen), k)]
+    expected = {}
+    for logits in rows:
+        best = logits.float().sort(descending=True)
+        leads = (best.values[:, 0] - best.values[:, 1]) / logits.abs().amax(1).float()
+        expected[tuple(best.indices[:, 0].tolist())] = leads.tolist()
+    assert len(run.steps) >= 3
+    for step in run.steps:
+        assert list(step.margins) == expected[step.proposed][: step.drafted]
+        assert all(0 <= margin <= 2 for margin in step.margins)
+    spec_engine.set_acceptance(0.5, lossless=False)
+    synthetic = spec_engine.generate(prompts[:1], max_tokens=12)
+    assert {step.margins for step in synthetic.steps} == {()}
+
+
+@pytest.mark.acceptance_rate(0.5, lossless=True)
 def test_temperature_is_refused(spec_engine):
     from vllm import SamplingParams
 

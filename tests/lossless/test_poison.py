@@ -29,7 +29,7 @@ def test_the_reference_is_filled_with_another_value(spec_engine, monkeypatch):
 
     def spy(method, *args):
         if method == "synthaccept_begin":
-            begun.append(args[2:])
+            begun.append(args[2:3])
         return call_workers(method, *args)
 
     monkeypatch.setattr(spec_engine, "call_workers", spy)
