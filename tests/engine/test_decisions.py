@@ -41,7 +41,9 @@ def test_another_max_num_seqs(spec_engine_factory, prompts, reference, assert_sa
 
 
 def test_preemption(spec_engine_factory, prompts, reference, assert_same_decisions):
-    engine = spec_engine_factory(num_gpu_blocks_override=10, block_size=32, max_model_len=256)
+    pool = {"num_gpu_blocks_override": 10, "block_size": 32, "max_model_len": 256}
+    # vLLM 0.26 leaves placeholders standing when it preempts under asynchronous scheduling.
+    engine = spec_engine_factory(**pool, async_scheduling=False)
     run = engine.generate(prompts, max_tokens=TOKENS)
     assert any(step.preempted for step in run.scheduler), "the pool was large enough: no preemption"
     assert_same_decisions(run, reference)
