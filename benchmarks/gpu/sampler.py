@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.gpu import two_kernels
 from benchmarks.gpu.timing import gpu_microseconds, host_microseconds
-from pytest_synthaccept.engine import seam
+from pytest_synthaccept.engine import verdict_seam
 from pytest_synthaccept.sampler import SamplerState, note_tokens, override, rejection_sample
 
 VOCAB = 151_936
@@ -101,7 +101,7 @@ class Calls:
     def faithful(self, i: int) -> object:
         state = self.state
         ledger = state.ledger_rows(self.case.requests)
-        result = seam.overridden(
+        result = verdict_seam.overridden(
             lambda verdict: override(state, ledger, verdict, *self.batch),
             self.logits(i),
             None,
@@ -111,12 +111,12 @@ class Calls:
         return result
 
     def builtin(self, i: int) -> object:
-        return seam.rejection_sample(
+        return verdict_seam.rejection_sample(
             self.logits(i), None, *self.after, synthetic_conditional_rates=self.rates
         )
 
     def standard(self, i: int) -> object:
-        return seam.rejection_sample(self.logits(i), None, *self.after)
+        return verdict_seam.rejection_sample(self.logits(i), None, *self.after)
 
     def two_kernels(self, i: int) -> object:
         return two_kernels.rejection_sample(self.state, self.logits(i), *self.batch)

@@ -11,7 +11,7 @@ import json
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
-from pytest_synthaccept.engine import seam
+from pytest_synthaccept.engine import seam, verdict_seam
 from pytest_synthaccept.engine.device_clock import DeviceClock
 from pytest_synthaccept.engine.request_ids import RequestId, foreign_id, parse_id
 from pytest_synthaccept.engine.step_log import NotedStep
@@ -122,8 +122,8 @@ class Recorder(seam.Hooks):
         if self.mode == FAITHFUL:
             return self._overridden(*args, **kwargs)
         if self.mode == TRUTH:
-            return seam.rejection_sample(*seam.nothing_accepted(args), **kwargs)
-        verdict = seam.rejection_sample(*args, **kwargs)
+            return verdict_seam.rejection_sample(*verdict_seam.nothing_accepted(args), **kwargs)
+        verdict = verdict_seam.rejection_sample(*args, **kwargs)
         _, _, draft_sampled, cu_num_logits, pos, idx_mapping, *_ = args
         self.oracle.record(draft_sampled, cu_num_logits, pos, idx_mapping, *verdict)
         return verdict
@@ -134,7 +134,7 @@ class Recorder(seam.Hooks):
         _, _, draft_sampled, cu_num_logits, pos, idx_mapping, _, _, temperature, *_ = args
         ledger = self.state.ledger_rows(cu_num_logits.shape[0] - 1)
         batch = (draft_sampled, cu_num_logits, pos, idx_mapping, temperature)
-        sampled, num_sampled = seam.overridden(
+        sampled, num_sampled = verdict_seam.overridden(
             lambda verdict: override(self.state, ledger, verdict, *batch), *args, **kwargs
         )
         note_tokens(self.state, ledger, sampled, num_sampled)

@@ -147,7 +147,8 @@ class SpecRun:
             return CoreEvent(**row | {"rows": rows, "requests": requests})
 
         def steps(rows: list[dict[str, Any]]) -> list[Step]:
-            return [Step(**row | tuples(row, "proposed", "verified", "made")) for row in rows]
+            lists = ("proposed", "verified", "made", "margins")
+            return [Step(**row | tuples(row, *lists)) for row in rows]
 
         def scheduler_step(row: dict[str, Any]) -> SchedulerStep:
             rows = tuple(ScheduledRow(**scheduled) for scheduled in row["rows"])

@@ -94,7 +94,7 @@ def verdicts(drafts, script, *, temperature, draft_logits=False, prefill_len=0):
     """
     import torch
 
-    from pytest_synthaccept.engine import seam
+    from pytest_synthaccept.engine import verdict_seam
     from pytest_synthaccept.sampler import SamplerState, note_tokens, override
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -126,7 +126,7 @@ def verdicts(drafts, script, *, temperature, draft_logits=False, prefill_len=0):
     ledger = state.ledger_rows(n)
     args = (logits, of_drafts, ids, cu, pos, slots, ints(rows), ints(local), temperatures, seeds, K)
     batch = (ids, cu, pos, slots, temperatures)
-    sampled, num_sampled = seam.overridden(
+    sampled, num_sampled = verdict_seam.overridden(
         lambda verdict: override(state, ledger, verdict, *batch), *args
     )
     note_tokens(state, ledger, sampled, num_sampled)

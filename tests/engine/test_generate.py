@@ -312,7 +312,8 @@ def test_a_run_survives_json(spec_engine, prompts):
 
     from pytest_synthaccept import SpecRun
 
-    run = spec_engine.generate(prompts, max_tokens=20)
+    run = spec_engine.generate(prompts, max_tokens=20, lossless=True)
+    assert all(step.margins for step in run.steps)
     back = SpecRun.from_dict(json.loads(json.dumps(run.to_dict())))
     assert back.to_dict() == run.to_dict()
     assert back.steps == run.steps

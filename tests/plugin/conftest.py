@@ -15,11 +15,13 @@ def stub(pytester: pytest.Pytester) -> pytest.Pytester:
 
 
 @pytest.fixture
-def bench(stub: pytest.Pytester) -> pytest.Pytester:
+def bench(stub: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """An inner project whose engines can be timed, by a stub of a clock.
 
-    Its runs are processes: the stubs replace parts of the plugin.
+    Its runs are processes: the stubs replace parts of the plugin. They are nobody's workers, as
+    pytest-benchmark would take them for where these tests themselves run under xdist.
     """
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     more = STUB.with_name("stub_benchmark.py").read_text()
     stub.makeconftest(f"{STUB.read_text()}\n\n{more}")
     stub.runpytest = stub.runpytest_subprocess

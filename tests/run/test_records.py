@@ -60,6 +60,7 @@ def records(rows, scheduler, lanes=((0, 0, 7, 0),)):
         "scheduler": scheduler,
         "proposed": drafts,
         "made": made,
+        "margins": [[[n / 8, 0.5, 0.25] for _ in step["rows"]] for n, step in enumerate(scheduler)],
         "work": {"target_forwards": 5, "drafter_forwards": 15, "graph_replays": 0},
     }
 
@@ -88,6 +89,7 @@ def test_a_step_has_the_drafts_made_after_the_last_one():
     assert [s.proposed for s in run.steps] == [(0, 8, 9), (1, 8, 9)]
     assert [s.made for s in run.steps] == [(0, 1, 2), (1, 1, 2)]
     assert [s.verified for s in run.steps] == [(4, 5, 6), (4, 5, 6)]
+    assert [s.margins for s in run.steps] == [(0.0, 0.5, 0.25), (0.125, 0.5, 0.25)]
 
 
 def test_drafts_that_cannot_be_matched_are_not_guessed():
