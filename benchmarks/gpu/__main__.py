@@ -1,6 +1,7 @@
-"""``python -m benchmarks.gpu [--out FOLDER] [--only sampler|engine]``: measure on this GPU.
+"""``python -m benchmarks.gpu [--out FOLDER] [--only PART]``: measure on this GPU.
 
-Writes ``gpu.json`` (every record) and ``gpu.md`` (the same as tables, and the machine).
+Writes ``gpu.json`` (every record) and ``gpu.md`` (the same as tables, and the machine), and
+``speed_curve.json``, the curves of a whole engine.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def machine(commit: str) -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu")
     parser.add_argument("--out", type=Path, default=HERE / "results")
-    parser.add_argument("--only", choices=["sampler", "engine"])
+    parser.add_argument("--only", choices=["sampler", "engine", "speed_curve"])
     parser.add_argument("--commit", default=None, help="of the code, where it is no checkout")
     options = parser.parse_args()
     commit = options.commit or _commit()
@@ -58,6 +59,11 @@ def main() -> None:
                 result = {"machine": machine(commit), "records": records}
                 (options.out / "gpu.json").write_text(json.dumps(result, indent=1) + "\n")
                 (options.out / "gpu.md").write_text(table.markdown(result))
+    if options.only in (None, "speed_curve"):
+        from benchmarks.gpu import speed_curve
+
+        found = {"machine": machine(commit), **speed_curve.measure()}
+        (options.out / "speed_curve.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 def _commit() -> str:

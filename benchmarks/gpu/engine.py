@@ -6,13 +6,13 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.gpu.timing import percentiles
+from benchmarks.gpu.timing import ROUNDS, percentiles
 from pytest_synthaccept import Drafter, SpecEngine
 from pytest_synthaccept.engine import start
 from pytest_synthaccept.engine.config import EngineConfig
 from pytest_synthaccept.engine.device import choose
 
-REQUESTS, K, WARM_UP, STEPS, ROUNDS = 64, 3, 30, 200, 7
+REQUESTS, K, WARM_UP, STEPS = 64, 3, 30, 200
 ARGS = {"max_num_seqs": REQUESTS}
 RATES = [0.7, 0.49, 0.343]
 PROMPTS = [[3 + (7 * i + 5 * j) % 500 for j in range(20)] for i in range(REQUESTS)]

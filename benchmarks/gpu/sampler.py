@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -121,6 +122,34 @@ class Calls:
     def two_kernels(self, i: int) -> object:
         return two_kernels.rejection_sample(self.state, self.logits(i), *self.batch)
 
+    def accepting(self, i: int) -> object:
+        """The standard verdict on drafts of which it accepts as many as the plan does."""
+        return verdict_seam.rejection_sample(
+            self.logits(i), None, self.accepted_ids[i % self.shares], *self.after[1:]
+        )
+
+    @cached_property
+    def accepted_ids(self) -> list[torch.Tensor]:
+        """[num_logits] per share: the target's own tokens up to an accepted length."""
+        n, k = self.case.requests, self.case.k
+        u = torch.tensor([(r * 0.618034) % 1 for r in range(n)], device="cuda")
+        rates = torch.tensor([ACCEPTED ** (j + 1) for j in range(k)], device="cuda")
+        accepted = u[:, None] < rates
+        found = []
+        for i in range(self.shares):
+            best = self.logits(i).argmax(-1).view(n, k + 1)
+            ids = torch.zeros_like(best)
+            other = (best[:, :k] + 1) % self.case.vocab
+            ids[:, 1:] = torch.where(accepted, best[:, :k], other)
+            found.append(ids.flatten().to(torch.int32))
+        return found
+
+    def outputs(self, i: int) -> object:
+        """The two tensors that a call returns."""
+        logits, n = self.logits(i), self.case.requests
+        sampled = logits.new_empty(n, self.case.k + 1, dtype=torch.int64)
+        return sampled, logits.new_empty(n, dtype=torch.int32)
+
     def argmax(self, i: int) -> object:
         shape = (self.case.requests, self.case.k + 1, self.case.vocab)
         return self.logits(i).view(shape)[:, 0].argmax(-1)
@@ -134,6 +163,8 @@ PROVIDERS: dict[str, Callable[[Calls, int], object]] = {
     "vLLM, standard": Calls.standard,
     "torch.argmax of one row": Calls.argmax,
 }
+ACCEPTING = {"vLLM, standard, accepting as many": Calls.accepting}  # at temperature 0 alone
+ON_THE_HOST = {"two outputs allocated": Calls.outputs}
 
 
 def copy_bandwidth() -> float:
@@ -150,7 +181,7 @@ def measure() -> Iterator[dict[str, Any]]:
     for case in CASES:
         calls = Calls(case, pool)
         shape = vars(case)
-        for provider, call in PROVIDERS.items():
+        for provider, call in (PROVIDERS if case.temperature else PROVIDERS | ACCEPTING).items():
             times = gpu_microseconds(lambda i, c=call, x=calls: c(x, i), calls.calls)
             yield {"op": "verify, GPU us", "provider": provider, "shape": shape, **times}
         size = torch.empty(0, dtype=getattr(torch, case.dtype)).element_size()
@@ -158,6 +189,6 @@ def measure() -> Iterator[dict[str, Any]]:
         floors = dict.fromkeys(("p20", "p50", "p80"), floor)
         yield {"op": "verify, GPU us", "provider": "one row, copied", "shape": shape, **floors}
         if case == Case(64, 3, 0.0):
-            for provider, call in PROVIDERS.items():
+            for provider, call in (PROVIDERS | ON_THE_HOST).items():
                 times = host_microseconds(lambda i, c=call, x=calls: c(x, i))
                 yield {"op": "verify, host us", "provider": provider, "shape": shape, **times}

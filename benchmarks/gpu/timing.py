@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 
 REPLAYS, HOST_TRIALS, HOST_CALLS = 25, 7, 300
+ROUNDS = 7  # of whole engines by turns
 
 
 def percentiles(values: list[float]) -> dict[str, float]:

@@ -192,12 +192,10 @@ def shared(config: EngineConfig) -> Baseline:
     return baseline
 
 
-def stop_tokens(params: Any, eos_token_id: int | None) -> tuple[int, ...]:
-    """The tokens that end a request under ``params``, in order."""
+def stop_tokens(params: Any, ends: set[int]) -> tuple[int, ...]:
+    """The tokens that end a request under ``params``, in order; ``ends``: those of its engine."""
     stops = set(params.stop_token_ids or ())
-    if eos_token_id is not None and not params.ignore_eos:
-        stops.add(eos_token_id)
-    return tuple(sorted(stops))
+    return tuple(sorted(stops if params.ignore_eos else stops | ends))
 
 
 def cut(tokens: list[int], stops: Sequence[int], limit: int) -> list[int]:

@@ -61,6 +61,7 @@ class SpecEngine:
         self.poison = is_tiny(self.config)  # fill KV cache slots that nobody may read
         self.baseline = baseline.shared(self.config)
         self.asked_itself = False  # in place of a baseline engine, since a run last began
+        self.end_tokens: set[int] = set()  # of any request that does not ignore them
         self._visited = _visited_by.setdefault(self.config.key, {})
         self._open: LiveRun | None = None
         self._plain: PlainEngine | None = None
@@ -71,6 +72,7 @@ class SpecEngine:
         try:
             self.info = _describe(started, self._install())
             self.core_log = core_seam.watch(self.llm)
+            self.end_tokens = seam.end_tokens(self.llm)
         except BaseException:
             self.close()
             raise

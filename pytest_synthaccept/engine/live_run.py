@@ -179,8 +179,9 @@ class LiveRun(SpecRun):
         """Give the engine several requests at once."""
         __tracebackhide__ = True
         truths = self._truths(prepared) if self.lossless else [None] * len(prepared)
+        ends = self._engine.end_tokens
         for one, truth in zip(prepared, truths, strict=True):
-            stops = stop_tokens(one.params, self._eos_token_id())
+            stops = stop_tokens(one.params, ends)
             samples = [
                 Request(
                     key=one.key,
@@ -225,10 +226,6 @@ class LiveRun(SpecRun):
         ]
         self._engine.call_workers("synthaccept_expect", expected)
         return truths
-
-    def _eos_token_id(self) -> int | None:
-        tokenizer = self._engine.llm.get_tokenizer()
-        return None if tokenizer is None else tokenizer.eos_token_id
 
     def step(self, n: int = 1) -> None:
         """Let the engine step ``n`` times, or until nothing is unfinished."""
@@ -404,13 +401,13 @@ class LiveRun(SpecRun):
         return known
 
     def _tokenizer(self) -> Any:
-        tokenizer = self._engine.llm.get_tokenizer()
+        tokenizer = seam.tokenizer(self._engine.llm)
         if tokenizer is None:
             raise EngineError("this engine has no tokenizer; give prompts as lists of token ids")
         return tokenizer
 
     def _decode(self) -> None:
-        tokenizer = self._engine.llm.get_tokenizer()
+        tokenizer = seam.tokenizer(self._engine.llm)
         for request in self.requests:
             if not request.text and tokenizer is not None:
                 request.text = tokenizer.decode(request.output)

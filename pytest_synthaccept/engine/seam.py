@@ -349,6 +349,21 @@ def _add_stats(into: Any, stats: Any) -> None:
         total[i] += count
 
 
+def tokenizer(llm: Any) -> Any:
+    """The engine's tokenizer; None under ``skip_tokenizer_init``."""
+    return None if llm.model_config.skip_tokenizer_init else llm.get_tokenizer()
+
+
+def end_tokens(llm: Any) -> set[int]:
+    """What ends any request without ``ignore_eos``: the tokenizer's end of sequence, and the
+    generation config's."""
+    ends = llm.model_config.try_get_generation_config().get("eos_token_id")
+    found = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
+    if (own := tokenizer(llm)) is not None and own.eos_token_id is not None:
+        found.add(own.eos_token_id)
+    return found
+
+
 def shutdown(llm: Any, *, others_alive: bool) -> None:
     """End an engine. The distributed state of this process goes with the last engine in it."""
     if core_of(llm) is not None and others_alive:
